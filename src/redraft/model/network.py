@@ -129,11 +129,14 @@ class LLaDA2(nn.Module):
 
     def reset_parameters(self) -> None:
         """Normal(0, initializer_range) weights; the two projections back into the residual stream are scaled down
-        by sqrt(2 · layers), as GPT-2 does, so that depth doesn't raise the variance. Norms are 1, biases 0."""
+        by sqrt(2 · layers), as GPT-2 does, so that depth doesn't raise the variance. Norms are 1, but those of queries
+        and keys start where the sharpest attention is that of heads 128 wide: narrow ones could hardly look at a
+        neighbour otherwise."""
         std = self.config.initializer_range
         for name, parameter in self.named_parameters():
             if parameter.ndim == 1:
-                nn.init.ones_(parameter)
+                sharp = name.endswith(("query_layernorm.weight", "key_layernorm.weight"))
+                nn.init.constant_(parameter, (128 / self.config.head_dim) ** 0.25 if sharp else 1.0)
                 continue
             back = name.endswith(("attention.dense.weight", "down_proj.weight", "experts.down"))
             nn.init.normal_(parameter, std=std / (2 * self.config.num_hidden_layers) ** 0.5 if back else std)

@@ -50,8 +50,9 @@ class Router(nn.Module):
                 ids_NK = self._pooled(biased_NE, pools_N)
             else:
                 ids_NK = self._grouped(biased_NE)
-            if self.training and torch.is_grad_enabled():
-                self.load += torch.bincount(ids_NK.flatten(), minlength=config.num_experts).to(self.load.dtype)
+        if self.training and torch.is_grad_enabled():
+            counted = ids_NK if pools_N is None else ids_NK[pools_N >= 0]  # padding is no load
+            self.load += torch.bincount(counted.flatten(), minlength=config.num_experts).to(self.load.dtype)
         weight_NK = score_NE.gather(1, ids_NK)
         weight_NK = weight_NK / (weight_NK.sum(dim=-1, keepdim=True) + 1e-20) * config.routed_scaling_factor
         return ids_NK, weight_NK
