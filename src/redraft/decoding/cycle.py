@@ -1,0 +1,44 @@
+"""Cycle arithmetic: where a block that repeats itself would end, without running it (spec/decoding.md, "One block").
+
+Once no mask is left a step is a function of the block's tokens alone (edits propose the argmax), so a state that
+returns starts a cycle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from redraft.decoding.canvas import Canvas
+
+
+class Trail:
+    """The states of one block since its last mask was filled, in order."""
+
+    def __init__(self) -> None:
+        self._states: list[Canvas] = []
+        self._index: dict[bytes, int] = {}
+
+    def follow(self, canvas: Canvas, remaining: int) -> Canvas:
+        """Takes the newest state; when it was there before, returns the state `remaining` steps later, else itself.
+
+        Tokens and confidences are those that the plain loop would end with.
+        """
+        first = self._index.setdefault(canvas.tokens.tobytes(), len(self._states))
+        self._states.append(canvas)
+        period = len(self._states) - 1 - first
+        if not period:
+            return canvas
+        confidence = canvas.confidence
+        lap = self._states[first : first + remaining % period + 1]
+        for before, after in pairwise(lap):
+            confidence = np.where(before.tokens != after.tokens, after.confidence, confidence)
+        return replace(
+            canvas,
+            tokens=lap[-1].tokens,
+            confidence=confidence,
+            step=canvas.step + remaining,
+            post_steps=canvas.post_steps + remaining,
+        )

@@ -1,0 +1,89 @@
+"""What a checkpoint folder says about generating: control ids, device and dtype. Ids never come from code."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redraft.engine.generate import ControlIds
+from redraft.errors import CheckpointError, ConfigError, InvalidInput
+from redraft.model.config import ModelConfig
+
+EMBEDDED = "redraft-nano"
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+
+
+def checkpoint_folder(path: str | Path | None) -> Path:
+    """The folder of a checkpoint; no path, or the name "redraft-nano", is the model inside the package."""
+    if path is None or (str(path) == EMBEDDED and not Path(path).exists()):
+        path = Path(str(importlib.resources.files("redraft"))) / "assets" / EMBEDDED
+    folder = Path(path)
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is not a folder; a checkpoint is a folder with config.json and *.safetensors")
+    return folder
+
+
+def generation_config(folder: Path) -> dict[str, Any]:
+    """The content of `generation_config.json`, {} without one. A repetition penalty is refused: it is not ours."""
+    path = folder / "generation_config.json"
+    if not path.exists():
+        return {}
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path} is not readable as JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, got {type(raw).__name__}")
+    penalty = raw.get("repetition_penalty")
+    if penalty not in (None, 1, 1.0):
+        raise ConfigError(f"repetition_penalty={penalty!r} in {path} is not supported; it must be 1.0")
+    return raw
+
+
+def control_ids(config: ModelConfig, generation: dict[str, Any] | None = None, tokenizer: Any = None) -> ControlIds:
+    """Mask and EOS ids from the configuration, else the generation config, else the tokenizer."""
+    generation = generation or {}
+    mask = config.mask_token_id
+    if mask is None:
+        mask = generation.get("mask_token_id", getattr(tokenizer, "mask_id", None))
+    if mask is None:
+        raise ConfigError("mask_token_id is missing; config.json, generation_config.json or the tokenizer must name it")
+    stated = generation.get("eos_token_id")
+    listed = [] if stated is None else stated if isinstance(stated, list) else [stated]
+    eos = {*config.eos_ids, *listed} or set(getattr(tokenizer, "eos_ids", ()))
+    for name, value in [("mask_token_id", mask), *(("eos_token_id", value) for value in eos)]:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < config.vocab_size:
+            raise ConfigError(f"{name} must be an id below vocab_size ({config.vocab_size}), got {value!r}")
+    return ControlIds(mask, frozenset(eos))
+
+
+def resolve_device(device: str | torch.device | None) -> torch.device:
+    """None: the GPU where there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise InvalidInput(f'device must name a torch device such as "cpu" or "cuda", got {device!r}') from None
+    if resolved.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidInput(f'device {str(device)!r} is not available here; use "cpu"')
+    return resolved
+
+
+def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
+    """None: float32 on the CPU, where lower precision is rarely faster, and bfloat16 elsewhere."""
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    resolved = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if resolved is None or resolved not in DTYPES.values():
+        raise InvalidInput(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    return resolved
