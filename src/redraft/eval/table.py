@@ -1,0 +1,125 @@
+"""The one table of an evaluation: a row for each part of the items and each setting, and the paired differences."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from redraft.eval.records import Record
+from redraft.eval.settings import (
+    DRAFT_ONLY,
+    QUALITY,
+    SPEED,
+    SPEED_UNEDITED,
+    STANDARD,
+    Setting,
+)
+from redraft.eval.statistics import Difference, Summary, compare, summarise
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A part of the items; None means all. level goes with a skill."""
+
+    skill: str | None = None
+    split: str | None = None
+    level: int | None = None
+
+    def __str__(self) -> str:
+        level = None if self.level is None else f"level {self.level}"
+        return ", ".join(part for part in (self.skill, self.split, level) if part is not None) or "all"
+
+
+ALL = Scope()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    scope: Scope
+    setting: Setting
+    summary: Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was evaluated, and on how many processes of one thread each the times were measured."""
+
+    model: str
+    fingerprint: str
+    seed: int
+    split: str
+    processes: int
+
+
+@dataclass(frozen=True)
+class Table:
+    run: Run
+    settings: tuple[Setting, ...]
+    rows: tuple[Row, ...]
+    differences: tuple[Difference, ...]
+
+    def summary(self, setting: Setting, scope: Scope = ALL) -> Summary | None:
+        """The figures of a row, None when the setting or the part was not run."""
+        rows = (row.summary for row in self.rows if row.scope == scope and row.setting == setting)
+        return next(rows, None)
+
+    def difference(self, first: Setting, second: Setting) -> Difference | None:
+        pairs = (pair for pair in self.differences if (pair.first, pair.second) == (first.key, second.key))
+        return next(pairs, None)
+
+    @property
+    def skills(self) -> list[str]:
+        return list(dict.fromkeys(row.scope.skill for row in self.rows if row.scope.skill is not None))
+
+    @property
+    def splits(self) -> list[str]:
+        return list(dict.fromkeys(row.scope.split for row in self.rows if row.scope.split is not None))
+
+    def to_json(self) -> dict[str, Any]:
+        rows = [
+            {**asdict(row.scope), "setting": row.setting.key, "label": row.setting.label, **asdict(row.summary)}
+            for row in self.rows
+        ]
+        differences = [asdict(difference) for difference in self.differences]
+        return {"run": asdict(self.run), "rows": rows, "differences": differences}
+
+
+def build_table(records: Sequence[Record], settings: Sequence[Setting], run: Run) -> Table:
+    """The table of records that hold each item once at each setting.
+
+    All items have a row at every setting; each split, skill, skill and split, and skill and level has one at those
+    that are shown in detail.
+    """
+    parts: dict[tuple[Scope, str], list[Record]] = defaultdict(list)
+    for record in records:
+        for scope in _scopes_of(record):
+            parts[scope, record.setting].append(record)
+    rows = [
+        Row(scope, setting, summarise(parts[scope, setting.key]))
+        for scope in dict.fromkeys(scope for scope, _ in parts)
+        for setting in settings
+        if (scope, setting.key) in parts and (scope == ALL or setting in detailed(settings))
+    ]
+    differences = [compare(parts[ALL, a.key], parts[ALL, b.key]) for a, b in _pairs(settings)]
+    return Table(run, tuple(settings), tuple(rows), tuple(differences))
+
+
+def detailed(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+    """The settings that have names; all of them when none has."""
+    return tuple(setting for setting in settings if setting in STANDARD) or tuple(settings)
+
+
+def _scopes_of(record: Record) -> tuple[Scope, ...]:
+    skill, split, level = record.skill, record.split, record.level
+    return ALL, Scope(split=split), Scope(skill), Scope(skill, split), Scope(skill, level=level)
+
+
+def _pairs(settings: Sequence[Setting]) -> list[tuple[Setting, Setting]]:
+    """Editing against none at the same threshold, and each setting that edits against Q and draft-only."""
+    pairs = [(SPEED, SPEED_UNEDITED)]
+    for setting in settings:
+        if setting.edits:
+            pairs += [(setting, Setting(setting.threshold)), (setting, QUALITY), (setting, DRAFT_ONLY)]
+    return [(a, b) for a, b in dict.fromkeys(pairs) if a != b and {a, b} <= set(settings)]
