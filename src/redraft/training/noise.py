@@ -59,18 +59,19 @@ def add_noise(
     replacements: the ids that random tokens are drawn from.
     """
     target, supervised = layout.target_BN.numpy(), layout.supervised_BN.numpy()
-    shape = (len(target), layout.copies, target.shape[1])
-    tokens, masked = np.empty(shape, np.int64), np.empty(shape, bool)
-    blocks, length = shape[2] // layout.block_length, layout.block_length
-    for row, index in enumerate(layout.index):
+    tokens = np.repeat(target[:, None], layout.copies, axis=1)
+    masked = np.zeros(tokens.shape, bool)
+    length = layout.block_length
+    for row, (index, real) in enumerate(zip(layout.index, layout.noisy_real_BN.sum(dim=1).tolist(), strict=True)):
         rng = sample_generator(seed, step, index)
+        blocks, here = real // length, supervised[row, :real]
         for copy in range(layout.copies):
             ratio = rng.uniform(config.ratio_min, config.ratio_max, blocks)
             ratio = np.where(rng.random(blocks) < config.full, 1.0, ratio).repeat(length)
             share = rng.uniform(0.0, config.replace_max, blocks).repeat(length)
-            hide = supervised[row] & (rng.random(shape[2]) < ratio)
-            replace = supervised[row] & ~hide & (rng.random(shape[2]) < share)
-            random_tokens = rng.choice(replacements, shape[2])
-            tokens[row, copy] = np.where(hide, mask_id, np.where(replace, random_tokens, target[row]))
-            masked[row, copy] = hide
+            hide = here & (rng.random(real) < ratio)
+            replace = here & ~hide & (rng.random(real) < share)
+            random_tokens = rng.choice(replacements, real)
+            masked[row, copy, :real] = hide
+            tokens[row, copy, :real] = np.where(hide, mask_id, np.where(replace, random_tokens, target[row, :real]))
     return Noisy(torch.from_numpy(tokens), torch.from_numpy(masked))

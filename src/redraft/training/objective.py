@@ -89,13 +89,15 @@ def _draft(
 ) -> Noisy:
     """One turn of the model on its chosen samples: masked positions above a drawn threshold, and the surest one of a
     block, take the model's prediction, as decoding would write them."""
-    blocks = noisy.masked_BMN.shape[2] // layout.block_length
+    copies, positions = noisy.masked_BMN.shape[1:]
+    blocks = positions // layout.block_length
     rows, thresholds = [], []
     for row, index in enumerate(layout.index):
         rng = sample_generator(draws.seed + round_, draws.step, index)
         if rng.random() < config.mtf:
             rows.append(row)
-            drawn = rng.uniform(config.mtf_threshold_min, config.mtf_threshold_max, (layout.copies, blocks))
+            # Block by block, so that the padding of a micro-batch doesn't change the draws of its shorter rows.
+            drawn = rng.uniform(config.mtf_threshold_min, config.mtf_threshold_max, (blocks, copies)).T.copy()
             thresholds.append(torch.from_numpy(drawn).float().repeat_interleave(layout.block_length, dim=1))
     if not rows:
         return noisy
@@ -118,8 +120,7 @@ def _draft(
 
 def noisy_logits(model: LLaDA2, layout: Layout, tokens_BMN: Tensor, where_BMN: Tensor) -> Tensor:
     """Logits [positions, V] at the chosen noisy positions only."""
-    pools = layout.pools_BT if model.config.block_routing is not None else None
-    hidden = model(layout.tokens_BT(tokens_BMN), layout.positions_BT, VectorisedAttention(layout), pools)
+    hidden = model(layout.tokens_BT(tokens_BMN), layout.positions_BT, VectorisedAttention(layout), layout.pools_BT)
     return model.head(layout.noisy_part(hidden)[where_BMN])
 
 
