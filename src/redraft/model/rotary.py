@@ -13,11 +13,16 @@ from redraft.model.config import ModelConfig
 from redraft.model.precision import at_least_float32
 
 
+def frequencies(config: ModelConfig, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """Radians a position of each channel pair, [rotary_dim / 2], highest first."""
+    exponent = torch.arange(0, config.rotary_dim, 2, device=device, dtype=dtype) / config.rotary_dim
+    return config.rope_theta**-exponent
+
+
 def rotation(config: ModelConfig, positions_BT: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """(cos, sin), each [B, T, 1, rotary_dim] in float32 (float64 for a float64 model)."""
     dtype = at_least_float32(dtype)
-    exponent = torch.arange(0, config.rotary_dim, 2, device=positions_BT.device, dtype=dtype) / config.rotary_dim
-    angle = positions_BT.to(dtype).unsqueeze(-1) * config.rope_theta**-exponent
+    angle = positions_BT.to(dtype).unsqueeze(-1) * frequencies(config, dtype, positions_BT.device)
     angle = torch.cat((angle, angle), dim=-1).unsqueeze(2)
     return angle.cos(), angle.sin()
 

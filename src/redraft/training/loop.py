@@ -21,6 +21,7 @@ from redraft.text.build import train_tokenizer
 from redraft.text.tokenizer import Tokenizer
 from redraft.training.data import SkillSource, SkillTasks, corpus
 from redraft.training.export import export
+from redraft.training.initial import look_at_neighbours
 from redraft.training.layout import Layout, lay_out
 from redraft.training.metrics import MetricsFile, draw_curves
 from redraft.training.objective import Draws, corrupt, stream_sums
@@ -106,6 +107,7 @@ def open_run(recipe: Recipe, *, resume: bool = True) -> Run:
     )
     torch.manual_seed(recipe.seed)
     model = LLaDA2(config).train()
+    look_at_neighbours(model)
     optimizer = Optimizer(model, recipe.optimizer, ranks)
     source = SkillSource(tasks, tokenizer, config.block_length)
     run = Run(recipe, folder, ranks, model, optimizer, tokenizer, source)

@@ -1,0 +1,37 @@
+# Every target sets up `.venv` first, once for each state of pyproject.toml and constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+WORKERS ?= 2
+
+# Threads that wait for work must sleep, not spin, or workers that share cores slow each other down.
+export OMP_WAIT_POLICY ?= PASSIVE
+export GOMP_SPINCOUNT ?= 0
+
+.PHONY: demo test test-slow check bench setup clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/redraft demo
+
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not gpu"
+
+test-slow: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "slow and not gpu"
+
+check: $(STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
+
+bench: $(STAMP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" bench/run
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .hypothesis .ruff_cache

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from redraft.cli.main import run
+from redraft.eval import runner
+from redraft.eval.records import Record
+from redraft.eval.runner import Job
+from redraft.eval.skills import answer
+from redraft.types import Choice, Completion, SamplingParams, Stats
+
+
+class Parrot:
+    """Answers every prompt with one word."""
+
+    block_length = 32
+
+    def render(self, messages: object, tools: object = None) -> list[int]:
+        return [1]
+
+    def generate(self, prompts: object, params: SamplingParams | None = None) -> list[Completion]:
+        stats = Stats(forwards=2, generated_tokens=4, seconds=0.1)
+        return [Completion([1], [Choice("word", [2] * 4, "stop", stats)])]
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that passes for a checkpoint, and workers that don't load it; Ctrl-C is pressed at the job "stop_at"."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    monkeypatch.setattr(runner, "in_processes", _workers(None))
+    return folder
+
+
+def _workers(stop_at: int | None):
+    def in_processes(folder: Path, model: str, processes: int):
+        def work(jobs: Sequence[Job]) -> Iterator[list[Record]]:
+            for number, job in enumerate(jobs):
+                if number == stop_at:
+                    raise KeyboardInterrupt
+                yield answer(Parrot(), model, job.item, job.settings)
+
+        return work
+
+    return in_processes
+
+
+def command(checkpoint: Path, *more: str) -> list[str]:
+    out = str(checkpoint.parent / "out")
+    return ["eval", "skills", "--model", str(checkpoint), "--per-skill", "2", "--out", out, *more]
+
+
+def test_the_report_is_printed_and_written(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command(checkpoint)) == 0
+    out, err = capsys.readouterr()
+    folder = checkpoint.parent / "out"
+    assert out == (folder / "report.md").read_text() and "| draft-only 0.95 |" in out
+    assert err.splitlines()[-1] == "48/48 answers"
+    assert (folder / "frontier.png").exists()
+    assert len((folder / "records.jsonl").read_text().splitlines()) == 48
+
+
+def test_json(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command(checkpoint, "--json", "--settings", "0.3/0", "--split", "test", "--seed", "4")) == 0
+    content = json.loads(capsys.readouterr().out)
+    row = content["rows"][0]
+    assert (row["setting"], row["items"], row["accuracy"]["value"], row["tokens_per_forward"]) == (
+        "0.3/0",
+        12,
+        0.0,
+        2.0,
+    )
+    assert (content["run"]["seed"], content["run"]["split"]) == (4, "test")
+
+
+def test_a_stopped_run_goes_on(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "in_processes", _workers(5))
+    assert run(command(checkpoint)) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    records = checkpoint.parent / "out" / "records.jsonl"
+    before = records.read_text()
+    assert len(before.splitlines()) == 20
+    monkeypatch.setattr(runner, "in_processes", _workers(None))
+    assert run(command(checkpoint)) == 0
+    assert records.read_text().startswith(before)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--settings", "fast"), "settings must be"),
+        (("--per-skill", "0"), "per_skill"),
+        (("--split", "train"), "split"),
+        (("--model", "/no/such/folder"), "/no/such/folder"),
+        (("--out", "/dev/null"), "cannot write records"),
+    ],
+)
+def test_bad_input_is_one_line(
+    checkpoint: Path, more: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command(checkpoint, *more)) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("redraft: ") and err.count("\n") == 1 and words in err
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["eval"]) == 0
+    assert "Example: redraft eval skills" in capsys.readouterr().out
+    assert run(["eval", "skills", "--help"]) == 0
+    assert "Example: redraft eval skills" in capsys.readouterr().out
