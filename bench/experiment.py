@@ -24,6 +24,7 @@ from redraft.model.network import LLaDA2
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 OPTIONAL = ("uncached", "diffusers")
+SLOW, VERY_SLOW = 1.5, 10.0  # seconds a forward
 MARGIN = 1.15  # of an estimate, for norms, rotations, softmax and the interpreter
 
 
@@ -81,6 +82,7 @@ class Experiment:
         self._systems: dict[str, list[System]] = {}
         self._references: dict[tuple[str, int], States] = {}
         self._took: dict[Cell, float] = {}
+        self._error: dict[str, float] = {}
         self._results: dict[str, Any] = {}
 
     def prepare(self) -> None:
@@ -141,11 +143,11 @@ class Experiment:
         s = self.settings
         lines, once = [], 0.0
         for cell in self.cells(0):
-            seconds = self._estimate(cell, 0)
-            absent = {system.name for system in self._systems[cell.dtype]} - {x.name for x in self._parts(cell, 0)}
+            seconds = self._estimate(cell)
+            absent = {system.name for system in self._systems[cell.dtype]} - {x.name for x in self._parts(cell)}
             lines.append(f"  {seconds:7.0f} s  {cell}{' without ' + ', '.join(sorted(absent)) if absent else ''}")
             once += seconds
-        again = sum(self._estimate(cell, 1) for cell in self.cells(1))
+        again = sum(self._estimate(cell) for cell in self.cells(1))
         return "\n".join(
             [
                 "estimate of the first round:",
@@ -160,7 +162,7 @@ class Experiment:
         for repeat in range(self.settings.repeats):
             for cell in self.cells(repeat):
                 left = self.settings.budget_seconds - (perf_counter() - self._started)
-                needed = self._estimate(cell, repeat)
+                needed = self._estimate(cell)
                 if needed > left:
                     self._results["skipped"].append(
                         asdict(cell) | {"repeat": repeat, "estimated_seconds": needed, "seconds_left": left}
@@ -168,7 +170,9 @@ class Experiment:
                     continue
                 started = perf_counter()
                 self._run_cell(cell, repeat)
-                self._took[cell] = perf_counter() - started
+                took = perf_counter() - started
+                self._error[cell.dtype] = took / needed * self._error.get(cell.dtype, MARGIN)
+                self._took[cell] = took
                 self.write()
 
     def write(self) -> dict[str, Any]:
@@ -185,7 +189,7 @@ class Experiment:
         prompt = tuple(self._text[: cell.prompt])
         return Task(prompt=prompt, blocks=cell.new_tokens // length, length=length, steps=self._steps)
 
-    def _parts(self, cell: Cell, repeat: int) -> dict[System, Part]:
+    def _parts(self, cell: Cell) -> dict[System, Part]:
         """Which forwards of which system a cell runs: the slower a forward, the fewer."""
         s = self.settings
         task, rates = self._task(cell), self._rates[cell.dtype, cell.threads]
@@ -198,12 +202,14 @@ class Experiment:
             if system.name in OPTIONAL and seconds > s.patience:
                 continue
             if system.recomputes:
-                count = 4 if seconds < 2 else 2 if seconds < 10 else 1
+                count = task.blocks if seconds < SLOW else 2 if seconds < VERY_SLOW else 1
                 limit = min(s.forwards_per_block, task.steps)
                 parts[system] = Part(spaced_blocks(min(count, task.blocks), task.blocks), limit)
             else:
                 # The first block, then the next one's first forward, which commits, and an ordinary one.
-                early = (repeat or seconds > 1.5) and task.blocks > 1 and task.steps > 1
+                known = task.blocks - 1, task.steps - 1
+                enough = seconds > SLOW or known in self._references.get((cell.dtype, cell.prompt), {})
+                early = enough and task.blocks > 1 and task.steps > 1
                 parts[system] = Part(limit=task.steps + 2 if early else None)
         return parts
 
@@ -219,24 +225,25 @@ class Experiment:
         fresh = length if step else end if block == 0 else 2 * length
         return floors.forward_cost(config, fresh, end, length, itemsize)
 
-    def _estimate(self, cell: Cell, repeat: int) -> float:
-        """Seconds that a cell will take: what it took the last time, else from the machine's rates."""
+    def _estimate(self, cell: Cell) -> float:
+        """Seconds that a cell will take: what it took the last time, else from the machine's rates, corrected by what
+        they were wrong by in the last cell of that dtype."""
         if cell in self._took:
             return self._took[cell]
         task, rates = self._task(cell), self._rates[cell.dtype, cell.threads]
         total = 0.0
-        for system, part in self._parts(cell, repeat).items():
+        for system, part in self._parts(cell).items():
             if part.blocks is None:
                 pairs = [divmod(index, task.steps) for index in range(part.limit or task.forwards)]
             else:
                 pairs = [(block, step) for block in part.blocks for step in range(part.limit or task.steps)]
             total += sum(rates.estimate(self._cost(cell, system, *pair)) for pair in pairs)
-        return total * MARGIN
+        return total * self._error.get(cell.dtype, MARGIN)
 
     def _run_cell(self, cell: Cell, repeat: int) -> None:
         torch.set_num_threads(cell.threads)
         task = self._task(cell)
-        parts = self._parts(cell, repeat)
+        parts = self._parts(cell)
         reference = self._references.setdefault((cell.dtype, cell.prompt), {})
         order = list(parts)
         turn = (

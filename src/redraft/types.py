@@ -67,7 +67,9 @@ class SamplingParams:
         if self.mode not in MODES:
             raise InvalidInput(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
         if self.threshold is not None:
-            put(self, "threshold", _number("threshold", self.threshold, 0.0, math.inf, allowed="a number of at least 0"))
+            put(
+                self, "threshold", _number("threshold", self.threshold, 0.0, math.inf, allowed="a number of at least 0")
+            )
         if self.edit_threshold is not None and self.edit_threshold != OFF:
             value = _number("edit_threshold", self.edit_threshold, 0.0, 1.0, allowed='a number from 0 to 1, or "off"')
             put(self, "edit_threshold", value)
@@ -95,7 +97,7 @@ class SamplingParams:
 
     def with_(self, **changes: Any) -> SamplingParams:
         """A copy with some fields changed; an unknown name is an error that names it."""
-        known = {f for f in self.__dataclass_fields__}
+        known = set(self.__dataclass_fields__)
         for name in changes:
             if name not in known:
                 raise InvalidInput(f"unknown sampling field {name!r}; known: {', '.join(sorted(known))}")

@@ -36,8 +36,8 @@ def test_the_file_has_all_fields(tiny: ModelConfig, tmp_path: Path, capsys: pyte
     assert {"benchmark", "started", "command", "machine", "settings", "rates", "floors", "seconds"} <= results.keys()
     assert results["settings"]["config"]["hidden_size"] == 32 and results["settings"]["parameters"] > 0
     assert results["forwards"] == 16 and results["skipped"] == []
-    # Two dtypes: a check of four systems, and two rounds over two prompts; our uncached forward in float32 only.
-    assert len(results["runs"]) == 4 + 4 + 2 * 2 * (4 + 3)
+    # Two rounds over two prompts with four systems, and a check: in float32 it stands for a cell of the first round.
+    assert len(results["runs"]) == 4 + 3 * 4 + 4 + 4 * 4
     for one in results["runs"]:
         assert one["seconds"] > 0 and one["forwards_measured"] <= one["forwards"] and one["drafted_as_asked"]
         assert one["sampled"] == (one["forwards_measured"] < one["forwards"])
@@ -48,7 +48,7 @@ def test_the_file_has_all_fields(tiny: ModelConfig, tmp_path: Path, capsys: pyte
         dict.fromkeys(("cached", "uncached", "baseline", "diffusers"), 8),
     ]
     rows = {(row["dtype"], row["prompt"], row["system"]): row for row in results["summary"]}
-    assert len(rows) == 2 * (4 + 3)
+    assert len(rows) == 2 * 2 * 4
     row = rows["float32", 64, "baseline"]
     assert row["ratio"]["repeats"] == 2 and row["ratio"]["min"] <= row["ratio"]["median"] <= row["ratio"]["max"]
     assert rows["float32", 64, "cached"]["ratio"]["median"] == 1.0
@@ -65,6 +65,23 @@ def test_full_runs_every_forward(tiny: ModelConfig, tmp_path: Path) -> None:
     assert all(one["steps_equal"] == one["steps_compared"] == 16 for one in results["runs"])
 
 
+def test_the_slower_a_forward_the_fewer_are_timed(
+    tiny: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """About 3 s a recomputation at the short prompt, 20 s at the long one, as the plan believes."""
+    from bench import floors
+
+    monkeypatch.setattr(floors, "measure", lambda dtype: floors.Rates(1e6, 1e9))
+    arguments = ["--dtype", "float32", "--threads", "1", "--prompts", "32", "512", "--new-tokens", "96"]
+    _, results = run(tiny, tmp_path / "out.json", *arguments, "--repeats", "2", "--budget-seconds", "1e6")
+    counts = {(one["prompt"], one["system"], one["repeat"]): one["forwards_measured"] for one in results["runs"]}
+    assert counts[32, "baseline", 0] == counts[32, "cached", 0] == 24  # the check
+    assert counts[32, "baseline", 1] == 2 and counts[32, "cached", 1] == 10
+    assert counts[512, "baseline", 0] == 1
+    assert (512, "diffusers", 0) not in counts and (512, "uncached", 0) not in counts
+    assert "prompt 512 without diffusers, uncached" in capsys.readouterr().out
+
+
 def test_a_plan_runs_nothing(tiny: ModelConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert decoding.main([*SMALL, "--plan", "--out", str(tmp_path / "out.json")], tiny) == 0
     assert not (tmp_path / "out.json").exists()
@@ -74,7 +91,7 @@ def test_a_plan_runs_nothing(tiny: ModelConfig, tmp_path: Path, capsys: pytest.C
 def test_what_does_not_fit_is_left_out_and_listed(tiny: ModelConfig, tmp_path: Path) -> None:
     code, results = run(tiny, tmp_path / "out.json", *SMALL, "--budget-seconds", "0.001")
     assert code == 1 and not results["runs"] and not results["sound"]
-    assert len(results["skipped"]) == 2 + 2 * 4
+    assert len(results["skipped"]) == (2 + 3) + (2 + 2)
     assert results["skipped"][0]["estimated_seconds"] > results["skipped"][0]["seconds_left"]
 
 
@@ -91,7 +108,7 @@ def test_an_interruption_keeps_what_was_measured(
 
     monkeypatch.setattr(Experiment, "_run_cell", interrupted)
     _, results = run(tiny, tmp_path / "out.json", *SMALL)
-    assert len(results["runs"]) == 8 and len(results["summary"]) == 4
+    assert len(results["runs"]) == 8 and len(results["summary"]) == 8
 
 
 def test_void_runs_count_in_no_ratio(tiny: ModelConfig, tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ def weights(experts: int, hidden: int, width: int, dtype: torch.dtype) -> tuple[
     seed=st.integers(0, 10_000),
     dtype=st.sampled_from([torch.float32, torch.float64]),
 )
-def test_packed_experts_equal_the_reference(rows: int, experts: int, per_row: int, seed: int, dtype: torch.dtype) -> None:
+def test_packed_experts_equal_the_reference(
+    rows: int, experts: int, per_row: int, seed: int, dtype: torch.dtype
+) -> None:
     torch.manual_seed(seed)
     per_row = min(per_row, experts)
     gate_up, down = weights(experts, 16, 8, dtype)

@@ -75,7 +75,9 @@ def test_bfloat16_rope_is_that_of_float32() -> None:
     from redraft.model.rotary import rotation
 
     positions = torch.tensor([[0, 1, 1000, 30_000]])
-    for half, full in zip(rotation(CONFIG, positions, torch.bfloat16), rotation(CONFIG, positions, torch.float32), strict=True):
+    for half, full in zip(
+        rotation(CONFIG, positions, torch.bfloat16), rotation(CONFIG, positions, torch.float32), strict=True
+    ):
         assert half.dtype == torch.float32 and torch.equal(half, full)
 
 
@@ -162,7 +164,13 @@ def test_a_wrong_size_is_named(field: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("rope_scaling", {"type": "yarn", "factor": 2}), ("use_bias", True), ("hidden_act", "gelu"), ("model_type", "llama")]
+    ("key", "value"),
+    [
+        ("rope_scaling", {"type": "yarn", "factor": 2}),
+        ("use_bias", True),
+        ("hidden_act", "gelu"),
+        ("model_type", "llama"),
+    ],
 )
 def test_what_is_not_implemented_is_refused_by_name(key: str, value: object) -> None:
     with pytest.raises(ConfigError, match=key):

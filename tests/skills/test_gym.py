@@ -10,17 +10,17 @@ import pytest
 
 from redraft.errors import InvalidInput
 from redraft.skills import gym
-from redraft.skills.base import SPLITS, Task
+from redraft.skills.base import SPLITS, Split, Task
 
 
-def draw(split: str, level: int, count: int) -> list[Task]:
+def draw(split: Split, level: int, count: int) -> list[Task]:
     rng = random.Random(f"{split}{level}")
     return [gym.SKILL.generate(rng, split, level) for _ in range(count)]
 
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("level", gym.SKILL.levels)
-def test_only_right_answers_pass(split: str, level: int) -> None:
+def test_only_right_answers_pass(split: Split, level: int) -> None:
     for task in draw(split, level, 100):
         restored = Task(**json.loads(json.dumps(task.to_dict())))
         assert gym.SKILL.grade(restored, task.answer) == 1.0

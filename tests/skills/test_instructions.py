@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.skills.base import SPLITS, Task
+from redraft.skills.base import SPLITS, Split, Task
 from redraft.skills.instructions import SKILL, Section
 
 DRAWS = 300
@@ -21,14 +21,14 @@ def tokens(text: str) -> int:
     return len(re.findall(r"[A-Za-z]+|[0-9]|[^A-Za-z0-9]+", text))
 
 
-def draw(split: str, level: int, count: int = DRAWS) -> list[Task]:
+def draw(split: Split, level: int, count: int = DRAWS) -> list[Task]:
     rng = random.Random(f"{split}{level}")
     return [SKILL.generate(rng, split, level) for _ in range(count)]
 
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("level", SKILL.levels)
-def test_reference_answers_are_right(split: str, level: int) -> None:
+def test_reference_answers_are_right(split: Split, level: int) -> None:
     for task in draw(split, level):
         assert SKILL.grade(task, task.answer) == 1.0, task
         restored = Task(**json.loads(json.dumps(task.to_dict())))

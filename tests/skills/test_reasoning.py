@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redraft.skills.base import SPLITS, Task
+from redraft.skills.base import SPLITS, Split, Task
 from redraft.skills.reasoning import SKILL, final_answer
 
 DRAWS = 300
@@ -20,14 +20,14 @@ def tokens(text: str) -> int:
     return len(re.findall(r"[A-Za-z]+|[0-9]|[^A-Za-z0-9]+", text))
 
 
-def draw(split: str, level: int, count: int = DRAWS, seed: int = 0) -> list[Task]:
+def draw(split: Split, level: int, count: int = DRAWS, seed: int = 0) -> list[Task]:
     rng = random.Random(f"{split}{level}{seed}")
     return [SKILL.generate(rng, split, level) for _ in range(count)]
 
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("level", SKILL.levels)
-def test_reference_answers_are_right(split: str, level: int) -> None:
+def test_reference_answers_are_right(split: Split, level: int) -> None:
     for task in draw(split, level):
         assert SKILL.grade(task, task.answer) == 1.0
         assert SKILL.grade(task, f"Answer: {task.reference['answer'].upper()}.\n") == 1.0
@@ -112,7 +112,9 @@ def test_truth_values_agree_with_python() -> None:
     for task in draw("train", 3, 1000):
         if "/truth/" not in task.composition:
             continue
-        facts, statement = re.fullmatch(r"(.*?\.) (?:True or false|Is it true|Check): (.*)[?.]", task.prompt).groups()
+        found = re.fullmatch(r"(.*?\.) (?:True or false|Is it true|Check): (.*)[?.]", task.prompt)
+        assert found
+        facts, statement = found.groups()
         values = {name: not no for name, no in re.findall(r"(\w+) is (not )?\w+\.", facts)}
         for name, value in values.items():
             statement = re.sub(rf"{name} is not \w+", str(not value), statement)
@@ -133,7 +135,7 @@ def test_lists_agree_with_python() -> None:
             assert task.reference["answer"] == ", ".join(map(str, sorted(numbers, reverse=falling)))
             sorts += 1
         elif operation.startswith(("keep", "select")) and "above" in task.prompt:
-            limit = int(re.search(r"above (\d+)", task.prompt)[1])
+            limit = int(task.prompt.split("above ")[1].split()[0].strip(".,?:"))
             numbers = [int(number) for number in re.findall(r"\d+", task.prompt.replace(f"above {limit}", ""))]
             assert task.reference["answer"] == ", ".join(str(number) for number in numbers if number > limit)
             counts += 1

@@ -4,10 +4,11 @@ import json
 import random
 import re
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from redraft.skills.base import SPLITS, Task
+from redraft.skills.base import SPLITS, Split, Task
 from redraft.skills.edits import PHRASES, Editor
 from redraft.skills.records import DOMAINS, record
 from redraft.skills.strict_json import MAX_CHARS, parse_strict, same_json, unfence
@@ -17,7 +18,7 @@ SKILL = Structured()
 TOKEN = re.compile(r"[A-Za-z]+|[0-9]|[^A-Za-z0-9]+")
 
 
-def draw(split="train", level=None, count=200, seed=0) -> list[Task]:
+def draw(split: Split = "train", level=None, count=200, seed=0) -> list[Task]:
     rng = random.Random(seed)
     return [SKILL.generate(rng, split, level) for _ in range(count)]
 
@@ -141,7 +142,7 @@ def test_a_key_leads_to_one_field(domain):
     assert all(name in DOMAINS for _, name in domain.inner)
 
 
-def obey(value, operation, words):
+def obey(value: dict[str, Any], operation: str, words: str) -> dict[str, Any]:
     """Applies an instruction by its words alone: an independent reading of what the editor claims to have done."""
     value = {key: list(item) if isinstance(item, list) else item for key, item in value.items()}
     for phrase in PHRASES[operation]:
@@ -152,7 +153,7 @@ def obey(value, operation, words):
         raise AssertionError(f"{words!r} is no {operation}")
     told = match.groupdict()
     key, text = told["key"], told.get("value", "")
-    item = int(text) if text.isdigit() else {"true": True, "false": False}.get(text, text)
+    item: Any = int(text) if text.isdigit() else {"true": True, "false": False}.get(text, text)
     match operation:
         case "set" | "insert":
             value[key] = item

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from redraft.skills.base import SPLITS, Task
+from redraft.skills.base import SPLITS, Split, Task
 from redraft.skills.strict_json import MAX_CHARS
 from redraft.skills.tool_catalog import CONCEPTS
 from redraft.skills.tools import Tools, render_tools, write_call
@@ -21,7 +21,7 @@ def size(text: str) -> int:
     return len(TOKEN.findall(text))
 
 
-def draw(split="train", level=None, count=200, seed=0) -> list[Task]:
+def draw(split: Split = "train", level=None, count=200, seed=0) -> list[Task]:
     rng = random.Random(seed)
     return [SKILL.generate(rng, split, level) for _ in range(count)]
 

@@ -45,22 +45,31 @@ def document(rng: np.random.Generator, prompt: int, blocks: int, length: int, in
 def test_vectorised_equals_sequential(block_routing: int | None, copies: int) -> None:
     model, length = tiny_model(block_routing), 4
     rng = np.random.default_rng(1)
-    samples = [document(rng, prompt, blocks, length, i) for i, (prompt, blocks) in enumerate([(0, 3), (5, 4), (9, 3), (8, 6)])]
+    samples = [
+        document(rng, prompt, blocks, length, i) for i, (prompt, blocks) in enumerate([(0, 3), (5, 4), (9, 3), (8, 6)])
+    ]
     layout = lay_out(samples, length, copies)
     noisy = torch.from_numpy(rng.integers(0, 50, (len(samples), copies, layout.target_BN.shape[1])))
     hidden = model(layout.tokens_BT(noisy), layout.positions_BT, VectorisedAttention(layout), layout.pools_BT)
     vectorised = model.head(layout.noisy_part(hidden))
     compared = 0
     for row, sample in enumerate(samples):
-        first = layout.noisy_position_BN[row, 0].item() // length
+        first = int(layout.noisy_position_BN[row, 0]) // length
         for copy in range(copies):
             for block in range(first, len(sample.tokens) // length):
                 here = slice((block - first) * length, (block - first + 1) * length)
                 tokens = np.concatenate((sample.tokens[: block * length], noisy[row, copy, here]))
                 positions = torch.arange(len(tokens))
                 mask = block_causal_mask(positions, positions, length)
-                plain = model(torch.from_numpy(tokens).long()[None], positions[None], MaskedAttention(mask), positions[None] // length)
-                torch.testing.assert_close(vectorised[row, copy, here], model.head(plain)[0, -length:], rtol=0, atol=1e-10)
+                plain = model(
+                    torch.from_numpy(tokens).long()[None],
+                    positions[None],
+                    MaskedAttention(mask),
+                    positions[None] // length,
+                )
+                torch.testing.assert_close(
+                    vectorised[row, copy, here], model.head(plain)[0, -length:], rtol=0, atol=1e-10
+                )
                 compared += 1
     assert compared == copies * (3 + 3 + 1 + 4)
 

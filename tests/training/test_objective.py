@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.training.test_layout import document, tiny_model
 
 from redraft.training.layout import lay_out
 from redraft.training.noise import NoiseConfig, add_noise
 from redraft.training.objective import Draws, ObjectiveConfig, corrupt, stream_sums
 from redraft.types import Sample
-from tests.training.test_layout import document, tiny_model
 
 MASK, REPLACEMENTS = 49, np.arange(40)
 DRAWS = Draws(seed=3, step=5, mask_id=MASK, replacements=REPLACEMENTS)

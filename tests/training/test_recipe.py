@@ -46,7 +46,7 @@ def test_a_broken_file_is_one_line(tmp_path: Path, text: str) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere.yaml"):
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
         load_recipe(tmp_path / "nowhere.yaml")
 
 

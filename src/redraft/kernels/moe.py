@@ -24,7 +24,9 @@ def routed_experts(x_NC: Tensor, expert_NK: Tensor, weight_NK: Tensor, gate_up_E
     ends = counts.cumsum(0).to(torch.int32)
     source = order // per_row
     gate, up = grouped_linear(x_NC.index_select(0, source), gate_up_EHC, ends).chunk(2, dim=-1)
-    out = grouped_linear(F.silu(gate) * up, down_ECF, ends) * weight_NK.flatten().index_select(0, order).unsqueeze(-1).to(x_NC.dtype)
+    out = grouped_linear(F.silu(gate) * up, down_ECF, ends) * weight_NK.flatten().index_select(0, order).unsqueeze(
+        -1
+    ).to(x_NC.dtype)
     # Back to (row, expert) order and summed there: a fixed order of summation, whatever the neighbours.
     unsorted = torch.empty_like(order)
     unsorted[order] = torch.arange(order.numel(), device=order.device)

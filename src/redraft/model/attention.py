@@ -39,6 +39,5 @@ def attention(q_BTHD: Tensor, k_BSGD: Tensor, v_BSGD: Tensor, mask: Tensor | Non
 
 
 def block_causal_mask(positions_Q: Tensor, positions_K: Tensor, block_length: int) -> Tensor:
-    """bool [..., Q, K]: a position sees its own block and all earlier ones. Positions count from the sequence's start."""
+    """bool [..., Q, K]: a position sees its own and all earlier blocks. Positions count from the sequence's start."""
     return (positions_Q // block_length).unsqueeze(-1) >= (positions_K // block_length).unsqueeze(-2)
-

@@ -80,7 +80,9 @@ class ModelConfig:
                 f"num_key_value_heads ({self.num_key_value_heads})"
             )
         if self.rotary_dim % 2 or not 0 <= self.rotary_dim <= self.head_dim:
-            raise ConfigError(f"head_dim * partial_rotary_factor must be even and at most head_dim, got {self.rotary_dim}")
+            raise ConfigError(
+                f"head_dim * partial_rotary_factor must be even and at most head_dim, got {self.rotary_dim}"
+            )
         if isinstance(self.eos_token_id, list):
             object.__setattr__(self, "eos_token_id", tuple(self.eos_token_id))
         if self.num_moe_layers:
@@ -91,7 +93,10 @@ class ModelConfig:
             reachable = self.topk_group * (self.num_experts // self.n_group)
             if not 1 <= self.num_experts_per_tok <= reachable:
                 raise ConfigError(f"num_experts_per_tok must be from 1 to {reachable}, got {self.num_experts_per_tok}")
-            if self.block_routing is not None and not self.num_experts_per_tok <= self.block_routing <= self.num_experts:
+            if (
+                self.block_routing is not None
+                and not self.num_experts_per_tok <= self.block_routing <= self.num_experts
+            ):
                 raise ConfigError(
                     f"block_routing must be from num_experts_per_tok ({self.num_experts_per_tok}) to num_experts "
                     f"({self.num_experts}), got {self.block_routing}"

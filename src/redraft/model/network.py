@@ -119,7 +119,7 @@ class LLaDA2(nn.Module):
         # Set by `load_model`: tensors of the file that are wider in memory, so that a save gives the same bytes.
         self.file_dtypes: dict[str, torch.dtype] = {}
         factory = {"device": device, "dtype": dtype}
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, **factory)
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, device=device, dtype=dtype)
         self.layers = nn.ModuleList(Layer(config, layer, **factory) for layer in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, **factory)
         if not config.tie_word_embeddings:

@@ -1,4 +1,4 @@
-"""Which dtype the sensitive parts compute in: float32, or float64 when the model is float64 (spec/model.md, "Layer")."""
+"""Which dtype the sensitive parts compute in: float32, or float64 when the model is float64."""
 
 from __future__ import annotations
 

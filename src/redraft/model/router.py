@@ -85,4 +85,6 @@ class Router(nn.Module):
         kept_NE = self._kept_groups(pooled_NE)
         enough_N = (kept_NE & admitted_PE[pool_of_N]).sum(dim=-1) >= config.num_experts_per_tok
         grouped_NE = pooled_NE.masked_fill(~kept_NE, -torch.inf)
-        return torch.where(enough_N.unsqueeze(1), grouped_NE, pooled_NE).topk(config.num_experts_per_tok, dim=-1).indices
+        return (
+            torch.where(enough_N.unsqueeze(1), grouped_NE, pooled_NE).topk(config.num_experts_per_tok, dim=-1).indices
+        )

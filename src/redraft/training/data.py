@@ -78,6 +78,11 @@ def corpus(tasks: SkillTasks, samples: int) -> Iterator[str]:
         yield task.answer
         for tool in task.tools:
             function = tool["function"]
-            yield "Tools:\n" + function["name"] + "(" + "".join(
-                f"{name}?: {kind.get('type')}, " for name, kind in function["parameters"]["properties"].items()
+            yield (
+                "Tools:\n"
+                + function["name"]
+                + "("
+                + "".join(
+                    f"{name}?: {kind.get('type')}, " for name, kind in function["parameters"]["properties"].items()
+                )
             )

@@ -1,9 +1,9 @@
 """Where a model from scratch starts: some heads already look at their neighbours.
 
-A masked position carries no content of its own, so until some head has learned to look at a neighbour nothing but token
-frequencies can be learned, and small batches stay on that plateau for long. Here the embeddings share one direction, and
-the heads of the first layers turn it into queries and keys whose rotary phases agree at a fixed offset. Everything is
-free to move from there.
+A masked position carries no content of its own, so until some head has learned to look at a neighbour nothing but
+token frequencies can be learned, and small batches stay on that plateau for long. Here the embeddings share one
+direction, and the heads of the first layers turn it into queries and keys whose rotary phases agree at a fixed offset.
+Everything is free to move from there.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def look_at_neighbours(model: LLaDA2, layers: int = 2) -> None:
     used = min(FREQUENCIES, config.rotary_dim // 2)
     angle = frequencies(config, torch.float64)[:used].float()
     size = STRENGTH / component / used**0.5
-    for layer in list(model.layers)[:layers]:
-        heads = layer.attention.query_key_value.weight.unflatten(0, (-1, config.head_dim))
+    for layer in range(layers):
+        weight = model.get_parameter(f"layers.{layer}.attention.query_key_value.weight")
+        heads = weight.unflatten(0, (-1, config.head_dim))
         for head in range(config.num_attention_heads + config.num_key_value_heads):
             is_query = head < config.num_attention_heads
             phase = angle * OFFSETS[head % len(OFFSETS)] if is_query else torch.zeros(used)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from redraft.errors import CheckpointError, NumericalError
+from redraft.errors import CheckpointError, ConfigError, NumericalError
 from redraft.model.config import ModelConfig
 from redraft.model.network import LLaDA2
 from redraft.text.build import train_tokenizer
@@ -47,6 +47,13 @@ class Run:
     step: int = 0
     positions: int = 0
     seconds: float = 0.0
+
+    @property
+    def mask_id(self) -> int:
+        mask = self.model.config.mask_token_id
+        if mask is None:
+            raise ConfigError("the tokenizer names no mask token; training needs one")
+        return mask
 
 
 def train(recipe: Recipe, *, resume: bool = True, report: Report | None = None) -> Path:
@@ -125,7 +132,7 @@ def train_step(run: Run) -> dict[str, float]:
     """
     started = time.monotonic()
     recipe, model, ranks = run.recipe, run.model, run.ranks
-    draws = Draws(recipe.seed, run.step, run.tokenizer.mask_id, _replacements(run.tokenizer))
+    draws = Draws(recipe.seed, run.step, run.mask_id, _replacements(run.tokenizer))
     layouts = list(_layouts(run))
     with _precision(recipe.run.precision):
         noisy = [corrupt(model, layout, recipe.objective, draws) for layout in layouts]
@@ -145,7 +152,9 @@ def train_step(run: Run) -> dict[str, float]:
             loss = sums.draft_loss / drafting + recipe.objective.edit_weight * sums.edit_loss / editing
             loss.backward()
             for name, value in vars(sums).items():
-                totals[name] = totals.get(name, 0.0) + float(value.detach() if isinstance(value, torch.Tensor) else value)
+                totals[name] = totals.get(name, 0.0) + float(
+                    value.detach() if isinstance(value, torch.Tensor) else value
+                )
     totals = ranks.sums(totals)
     if not math.isfinite(totals["draft_loss"] + totals["edit_loss"]):
         raise NumericalError(f"the loss is not finite at step {run.step}; the last checkpoint is untouched")

@@ -8,12 +8,12 @@ from typing import Any
 
 
 class MetricsFile:
-    """One JSON object a line. Opening at a step drops the lines of that step and later ones: they will be run again."""
+    """One JSON object a line. Opening after `step` steps drops the lines of later ones: they will be run again."""
 
     def __init__(self, path: Path, step: int):
-        kept = [line for line in read_lines(path) if line["step"] < step]
+        kept = [line for line in read_lines(path) if line["step"] <= step]
         path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-        self.handle = open(path, "a", encoding="utf-8", buffering=1)
+        self.handle = path.open("a", encoding="utf-8", buffering=1)
 
     def write(self, **values: Any) -> None:
         self.handle.write(json.dumps(values) + "\n")

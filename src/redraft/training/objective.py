@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from redraft.errors import ConfigError
 from redraft.model.network import LLaDA2
 from redraft.training.layout import Layout, VectorisedAttention
-from redraft.training.noise import Noisy, NoiseConfig, add_noise, sample_generator
+from redraft.training.noise import NoiseConfig, Noisy, add_noise, sample_generator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +84,7 @@ def corrupt(model: LLaDA2, layout: Layout, config: ObjectiveConfig, draws: Draws
 
 
 @torch.no_grad()
-def _draft(
-    model: LLaDA2, layout: Layout, noisy: Noisy, config: ObjectiveConfig, draws: Draws, round_: int
-) -> Noisy:
+def _draft(model: LLaDA2, layout: Layout, noisy: Noisy, config: ObjectiveConfig, draws: Draws, round_: int) -> Noisy:
     """One turn of the model on its chosen samples: masked positions above a drawn threshold, and the surest one of a
     block, take the model's prediction, as decoding would write them."""
     copies, positions = noisy.masked_BMN.shape[1:]

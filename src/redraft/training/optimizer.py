@@ -18,7 +18,9 @@ class Optimizer:
     def __init__(self, model: LLaDA2, config: OptimizerConfig, ranks: Ranks):
         self.model, self.config = model, config
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        hidden = {name for name, p in named if p.ndim >= 2 and name.startswith("layers.") and ".gate.weight" not in name}
+        hidden = {
+            name for name, p in named if p.ndim >= 2 and name.startswith("layers.") and ".gate.weight" not in name
+        }
         matrices = [(n, p) for n, p in named if n in hidden] if config.kind == "muon" else []
         rest = [(n, p) for n, p in named if config.kind != "muon" or n not in hidden]
         groups = [
@@ -35,7 +37,9 @@ class Optimizer:
         """Clips, steps at `factor` times the peak rate, clears the gradients; returns the gradient's norm."""
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip, error_if_nonfinite=False)
         if not torch.isfinite(norm):
-            raise NumericalError("the gradient is not finite; the step was not taken and the last checkpoint is untouched")
+            raise NumericalError(
+                "the gradient is not finite; the step was not taken and the last checkpoint is untouched"
+            )
         for part, rate in zip(self.parts, self.rates, strict=True):
             for group in part.param_groups:
                 group["lr"] = rate * factor

@@ -179,5 +179,5 @@ def _value(hint: Any, value: Any, name: str) -> Any:
         return tuple(_value(float, item, name) for item in value)
     plain = getattr(hint, "__origin__", hint)
     if isinstance(value, plain) and not (isinstance(value, bool) and plain is int):
-        return dict(value) if plain is dict else value
+        return value
     raise ConfigError(f"{name} must be {getattr(hint, '__name__', hint)}, got {value!r}")
