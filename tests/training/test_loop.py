@@ -27,6 +27,7 @@ TINY = [
     "objective.mtf_start=2",
     "data.max_length=900",
     "run.log_every=1",
+    "run.processes=1",
     "run.save_every=4",
     "schedule.warmup=1",
 ]

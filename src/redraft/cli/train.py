@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from redraft.cli import options
+from redraft.cli import launch, options
 from redraft.errors import ConfigError
 
 
@@ -33,6 +33,8 @@ def train(
     from redraft.training.recipe import load_recipe
 
     plan = load_recipe(path, overrides or ())
+    if plan.run.processes > 1 and not launch.in_group():
+        raise typer.Exit(launch.launch(plan.run.processes, sys.argv[1:]))
     with Progress(plan.schedule.steps) as progress:
         try:
             folder = run(plan, resume=not fresh, report=progress.show)

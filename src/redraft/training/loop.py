@@ -200,10 +200,11 @@ def _replacements(tokenizer: Tokenizer) -> np.ndarray:
 
 
 def _save(run: Run) -> None:
-    if not run.ranks.first:
-        return
-    extra = {"positions": run.positions, "seconds": run.seconds}
-    save_state(run.folder, run.step, run.model, run.optimizer, extra, run.recipe.run.keep)
+    """Writes a checkpoint; no process goes on before it is there."""
+    if run.ranks.first:
+        extra = {"positions": run.positions, "seconds": run.seconds}
+        save_state(run.folder, run.step, run.model, run.optimizer, extra, run.recipe.run.keep)
+    run.ranks.wait()
 
 
 def _precision(setting: str) -> contextlib.AbstractContextManager:
