@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 
-import torch
-
 from bench.experiment import Experiment, Settings
+from bench.machine import cpus
 from bench.report import table
 from redraft.model.config import ModelConfig
 
@@ -93,9 +92,9 @@ def parse(argv: Sequence[str] | None, block: int) -> argparse.Namespace:
     def add(name: str, **arguments: object) -> None:
         parser.add_argument(name, **arguments)  # pyright: ignore[reportArgumentType]
 
-    most = torch.get_num_threads()
+    several = min(2, len(cpus()))
     add("--dtype", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"], help="weights")
-    add("--threads", nargs="+", type=positive, default=sorted({most, 1}, reverse=True), help="torch threads")
+    add("--threads", nargs="+", type=positive, default=sorted({several, 1}, reverse=True), help="torch threads")
     add("--prompts", nargs="+", type=whole_blocks, default=[64, 512, 1024], help="prompt lengths")
     add("--new-tokens", type=whole_blocks, default=128, help="tokens generated")
     add("--per-step", type=positive, default=4, help="positions drafted a step (min_unmask)")

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.training.test_loop import NANO, TINY
 
 from redraft.training.metrics import read_lines
 from redraft.training.state import states
-from tests.training.test_loop import NANO, TINY
 
 
 def command(folder: Path, processes: int, *overrides: str) -> list[str]:

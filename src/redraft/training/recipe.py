@@ -93,8 +93,8 @@ class BatchConfig:
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """output: folder of the run. processes: data-parallel processes on this machine; on a CPU, one a core with a thread
-    each trains faster than one with many threads. precision: "float32", "bfloat16" (autocast), or "auto": bfloat16 where the
-    processor multiplies it natively. save_every: steps between checkpoints; keep: checkpoints kept."""
+    each trains faster than one with many threads. precision: "float32", "bfloat16" (autocast), or "auto": bfloat16
+    where the processor multiplies it natively. save_every: steps between checkpoints; keep: checkpoints kept."""
 
     output: str = "runs/redraft"
     processes: int = 1
