@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "training": {"kernels", "model", "decoding", "text", "skills"},
     "rl": {"kernels", "model", "decoding", "text", "engine", "skills", "training"},
 }
-ANYTHING = {"cli", "__init__"}
+ANYTHING = {"cli", "__init__", "__main__"}
 COMMON = {"types", "errors"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 DISTRIBUTIONS = {"yaml": "pyyaml", "PIL": "pillow"}

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
 from eval_fakes import FakeLLM
+from tests.tiny import tiny_model
 
 from redraft.engine.llm import LLM
 from redraft.errors import CheckpointError, InvalidInput
@@ -14,8 +14,6 @@ from redraft.eval.runner import fingerprint, in_process, in_processes, run
 from redraft.eval.settings import SPEED, SPEED_UNEDITED, Setting
 from redraft.eval.skills import draw_items
 from redraft.model.checkpoint import save_model
-from redraft.model.config import ModelConfig
-from redraft.model.network import LLaDA2
 from redraft.skills import SKILLS
 from redraft.text.build import train_tokenizer
 
@@ -28,26 +26,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random model with a tokenizer."""
     folder = tmp_path_factory.mktemp("model")
     tokenizer = train_tokenizer(["a bit of text"], 300, folder)
-    torch.manual_seed(0)
-    config = ModelConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        moe_intermediate_size=8,
-        num_experts=2,
-        num_experts_per_tok=1,
-        n_group=1,
-        topk_group=1,
-        max_position_embeddings=1024,
-        mask_token_id=tokenizer.mask_id,
-        eos_token_id=tokenizer.eos_ids[0],
-        pad_token_id=tokenizer.eos_ids[0],
-    )
-    save_model(LLaDA2(config), folder)
+    ids = {"mask_token_id": tokenizer.mask_id, "eos_token_id": tokenizer.eos_ids[0]}
+    model = tiny_model(vocab_size=tokenizer.vocab_size, max_position_embeddings=1024, **ids)
+    save_model(model, folder)
     return folder
 
 

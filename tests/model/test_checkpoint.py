@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import weakref
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tests.tiny import tiny_config, tiny_model
 from torch import Tensor
 
 from redraft.errors import CheckpointError, ConfigError, InvalidInput
@@ -24,35 +27,8 @@ from redraft.model.names import official_slots, stacked_slots
 from redraft.model.network import LLaDA2
 
 
-def tiny_config(**changes: Any) -> ModelConfig:
-    sizes: dict[str, Any] = {
-        "vocab_size": 40,
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 8,
-        "moe_intermediate_size": 8,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "n_group": 2,
-        "topk_group": 1,
-        "max_position_embeddings": 256,
-        "mask_token_id": 39,
-        "eos_token_id": 38,
-        "pad_token_id": 38,
-    }
-    return ModelConfig(**(sizes | changes))
-
-
-def random_model(dtype: torch.dtype = torch.float32, **changes: Any) -> LLaDA2:
-    model = LLaDA2(tiny_config(**changes), dtype=dtype)
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            if not name.endswith("norm.weight"):
-                tensor.normal_(std=0.5)
-    return model
+def random_model(**changes: Any) -> LLaDA2:
+    return tiny_model(vocab_size=40, **changes)
 
 
 def write(folder: Path, tensors: dict[str, Tensor], config: ModelConfig) -> Path:
@@ -200,7 +176,7 @@ def test_stacked_layout_is_read_and_the_official_one_written(saved: tuple[Path, 
     state = model.state_dict()
     slots = stacked_slots({name: tuple(tensor.shape) for name, tensor in state.items()})
     tensors = {name: state[slot.parameter][slot.index] for name, slot in slots.items()}
-    assert tensors["model.layers.1.mlp.experts.up_proj"].shape == (4, 8, 16)
+    assert tensors["model.layers.1.mlp.experts.up_proj"].shape == (8, 8, 16)
     source = write(tmp_path / "veomni", tensors, model.config)
     config = json.loads((source / "config.json").read_text()) | {"model_type": "llada2_moe_veomni"}
     (source / "config.json").write_text(json.dumps(config))
@@ -241,6 +217,17 @@ def test_a_failed_save_leaves_the_old_checkpoint(saved: tuple[Path, LLaDA2], mon
     with pytest.raises(OSError, match="disk full"):
         save_model(random_model(), folder)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("shard_bytes", [6000, 2**30])
+def test_the_umask_decides_who_may_read(tmp_path: Path, shard_bytes: int) -> None:
+    for umask, mode in ((0o022, 0o644), (0o007, 0o660)):
+        before = os.umask(umask)
+        try:
+            save_model(random_model(), tmp_path / "saved", shard_bytes=shard_bytes)
+        finally:
+            os.umask(before)
+        assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "saved").iterdir()} == {mode}
 
 
 def test_one_tensor_is_alive_at_a_time(saved: tuple[Path, LLaDA2], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,3 +392,11 @@ def test_wrong_settings(saved: tuple[Path, LLaDA2], tmp_path: Path) -> None:
     (saved[0] / "config.json").write_text(json.dumps(config | {"rope_scaling": {"type": "yarn", "factor": 4.0}}))
     with pytest.raises(ConfigError, match="rope_scaling"):
         load_model(saved[0])
+
+
+def test_rope_parameters_of_the_file_count(saved: tuple[Path, LLaDA2]) -> None:
+    file = saved[0] / "config.json"
+    config = json.loads(file.read_text())
+    theta = config.pop("rope_theta")
+    file.write_text(json.dumps(config | {"rope_parameters": {"rope_type": "default", "rope_theta": theta + 1}}))
+    assert load_model(saved[0]).config.rope_theta == theta + 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from tests.tiny import tiny_config, tiny_model
 
 from redraft.errors import ConfigError
 from redraft.model.attention import MaskedAttention, block_causal_mask
@@ -13,27 +15,12 @@ from redraft.model.config import ModelConfig
 from redraft.model.network import LLaDA2
 from redraft.model.router import Router
 
-CONFIG = ModelConfig(
-    vocab_size=60,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    moe_intermediate_size=16,
-    num_experts=8,
-    num_experts_per_tok=2,
-    n_group=4,
-    topk_group=2,
-    block_length=4,
-    initializer_range=0.3,
-)
+SIZES: dict[str, Any] = {"vocab_size": 60, "num_hidden_layers": 3, "block_length": 4}
+CONFIG = tiny_config(**SIZES)
 
 
-def build(dtype: torch.dtype = torch.float32, **changes) -> LLaDA2:
-    torch.manual_seed(0)
-    return LLaDA2(replace(CONFIG, **changes), dtype=dtype).eval()
+def build(dtype: torch.dtype = torch.float32, **changes: Any) -> LLaDA2:
+    return tiny_model(dtype=dtype, **SIZES, **changes)
 
 
 def logits(model: LLaDA2, tokens: torch.Tensor) -> torch.Tensor:
@@ -99,7 +86,7 @@ def test_block_routing_stays_inside_the_pool() -> None:
     router = Router(replace(CONFIG, block_routing=3), dtype=torch.float64)
     torch.nn.init.normal_(router.weight)
     router.expert_bias.normal_(std=0.1)
-    x, pools = torch.randn(24, 32, dtype=torch.float64), torch.arange(24) // 4
+    x, pools = torch.randn(24, CONFIG.hidden_size, dtype=torch.float64), torch.arange(24) // 4
     ids, weight = router(x, pools)
     scores = torch.sigmoid(x @ router.weight.T) + router.expert_bias
     for pool in range(6):
@@ -114,7 +101,7 @@ def test_router_limits_the_groups_and_weighs_without_the_bias() -> None:
     router = Router(CONFIG, dtype=torch.float64)
     torch.nn.init.normal_(router.weight)
     router.expert_bias.normal_()
-    x = torch.randn(50, 32, dtype=torch.float64)
+    x = torch.randn(50, CONFIG.hidden_size, dtype=torch.float64)
     ids, weight = router(x)
     score = torch.sigmoid(x @ router.weight.T)
     for row in range(50):
@@ -161,6 +148,28 @@ def test_variants_run_and_differ(change: dict) -> None:
 def test_a_wrong_size_is_named(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=field):
         replace(CONFIG, **{field: value})
+
+
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_plain_rope_is_read_under_each_name(key: str) -> None:
+    raw = {name: value for name, value in CONFIG.to_dict().items() if name not in ("rope_theta", "rope_scaling")}
+    plain = ModelConfig.from_dict(raw)
+    for rope in (None, {}, {"type": "default"}, {"rope_type": "default"}, {"rope_type": "default", "factor": None}):
+        assert ModelConfig.from_dict(raw | {key: rope}) == plain
+    stated = {"rope_type": "default", "rope_theta": 5e3}
+    assert ModelConfig.from_dict(raw | {key: stated}) == replace(plain, rope_theta=5e3)
+    assert ModelConfig.from_dict(raw | {key: stated, "rope_theta": 5e3}) == replace(plain, rope_theta=5e3)
+    with pytest.raises(ConfigError, match=rf"{key}.* contradicts rope_theta=10000"):
+        ModelConfig.from_dict(raw | {key: stated, "rope_theta": 1e4})
+
+
+@pytest.mark.parametrize(
+    "rope", [{"type": "yarn", "factor": 4.0}, {"type": "default", "rope_type": "linear"}, {"factor": 2.0}, "yarn", 0]
+)
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_other_rope_is_refused_by_name(key: str, rope: object) -> None:
+    with pytest.raises(ConfigError, match=rf"{key}=.* is not supported"):
+        ModelConfig.from_dict(CONFIG.to_dict() | {key: rope})
 
 
 @pytest.mark.parametrize(

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from tests.tiny import tiny_model
 
 from redraft.model.attention import MaskedAttention, block_causal_mask
-from redraft.model.config import ModelConfig
-from redraft.model.network import LLaDA2
 from redraft.training.layout import VectorisedAttention, lay_out
 from redraft.types import Sample
 
-
-def tiny_model(block_routing: int | None = None, block_length: int = 4) -> LLaDA2:
-    config = ModelConfig(
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        moe_intermediate_size=16,
-        num_experts=8,
-        num_experts_per_tok=2,
-        n_group=4,
-        topk_group=2,
-        block_length=block_length,
-        block_routing=block_routing,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(0)
-    return LLaDA2(config, dtype=torch.float64)
+SIZES = {"vocab_size": 50, "num_hidden_layers": 3, "block_length": 4}
+MODEL: dict[str, Any] = {"dtype": torch.float64, "wide": 0.3, **SIZES}
 
 
 def document(rng: np.random.Generator, prompt: int, blocks: int, length: int, index: int) -> Sample:
@@ -43,7 +25,7 @@ def document(rng: np.random.Generator, prompt: int, blocks: int, length: int, in
 @pytest.mark.parametrize("block_routing", [None, 3])
 @pytest.mark.parametrize("copies", [1, 2])
 def test_vectorised_equals_sequential(block_routing: int | None, copies: int) -> None:
-    model, length = tiny_model(block_routing), 4
+    model, length = tiny_model(**MODEL, block_routing=block_routing), 4
     rng = np.random.default_rng(1)
     samples = [
         document(rng, prompt, blocks, length, i) for i, (prompt, blocks) in enumerate([(0, 3), (5, 4), (9, 3), (8, 6)])

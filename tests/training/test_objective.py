@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.training.test_layout import document, tiny_model
+from tests.tiny import tiny_model
+from tests.training.test_layout import MODEL, document
 
 from redraft.training.layout import lay_out
 from redraft.training.noise import NoiseConfig, add_noise
@@ -63,7 +64,7 @@ def test_shares_of_masks_and_replacements() -> None:
 
 
 def test_the_streams_split_the_supervised_positions() -> None:
-    model = tiny_model()
+    model = tiny_model(**MODEL)
     layout = lay_out(samples(), 4, copies=2)
     noisy = corrupt(model, layout, ObjectiveConfig(copies=2, mtf=0.0), DRAWS)
     sums = stream_sums(model, layout, noisy)
@@ -73,7 +74,7 @@ def test_the_streams_split_the_supervised_positions() -> None:
 
 
 def test_the_sums_of_micro_batches_add_up() -> None:
-    model = tiny_model()
+    model = tiny_model(**MODEL)
     config = ObjectiveConfig(copies=2, mtf=0.7)
     whole = lay_out(samples(), 4, copies=2)
     together = stream_sums(model, whole, corrupt(model, whole, config, DRAWS))
@@ -89,7 +90,7 @@ def test_the_sums_of_micro_batches_add_up() -> None:
 
 
 def test_a_draft_fills_some_masks_with_the_models_own_tokens() -> None:
-    model = tiny_model()
+    model = tiny_model(**MODEL)
     layout = lay_out(samples(), 4)
     plain = corrupt(model, layout, ObjectiveConfig(mtf=0.0), DRAWS)
     drafted = corrupt(model, layout, ObjectiveConfig(mtf=1.0, mtf_threshold_min=0.99, mtf_threshold_max=0.99), DRAWS)
@@ -102,7 +103,7 @@ def test_a_draft_fills_some_masks_with_the_models_own_tokens() -> None:
 
 
 def test_no_gradient_flows_through_the_draft_and_none_before_its_start() -> None:
-    model = tiny_model()
+    model = tiny_model(**MODEL)
     layout = lay_out(samples(), 4)
     early = corrupt(model, layout, ObjectiveConfig(mtf=1.0, mtf_start=6), DRAWS)
     assert torch.equal(early.masked_BMN, corrupt(model, layout, ObjectiveConfig(mtf=0.0), DRAWS).masked_BMN)

@@ -13,8 +13,6 @@ import typer
 from redraft.cli import options
 from redraft.errors import InvalidInput
 
-INTERRUPTED = 130
-
 evaluation = typer.Typer(
     help="Measure score and speed of a model together.",
     epilog="Example: redraft eval skills --settings sweep",
@@ -73,7 +71,7 @@ def skills(
             records = run(items, points, weights, log, workers, progress.show)
         except KeyboardInterrupt as stopped:
             print(f"redraft: stopped; the same command goes on from {out}", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from stopped
+            raise typer.Exit(options.INTERRUPTED) from stopped
     table = build_table(records, points, Run(folder.name, weights, seed, split, processes))
     content = write_report(table, out)
     typer.echo(json.dumps(content, ensure_ascii=False) if as_json else markdown(table), nl=as_json)

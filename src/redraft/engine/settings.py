@@ -11,15 +11,10 @@ import torch
 
 from redraft.engine.generate import ControlIds
 from redraft.errors import CheckpointError, ConfigError, InvalidInput
+from redraft.model import checkpoint
 from redraft.model.config import ModelConfig
 
 EMBEDDED = "redraft-nano"
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float64": torch.float64,
-}
 
 
 def checkpoint_folder(path: str | Path | None) -> Path:
@@ -83,7 +78,4 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torc
     """None: float32 on the CPU, where lower precision is rarely faster, and bfloat16 elsewhere."""
     if dtype is None:
         return torch.float32 if device.type == "cpu" else torch.bfloat16
-    resolved = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if resolved is None or resolved not in DTYPES.values():
-        raise InvalidInput(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    return resolved
+    return checkpoint.resolve_dtype(dtype)

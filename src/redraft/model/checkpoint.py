@@ -12,6 +12,7 @@ import math
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """A floating dtype that the network runs in, from its name or itself."""
     found = _DTYPE_NAMES.get(dtype.removeprefix("torch.")) if isinstance(dtype, str) else dtype
     if found is None or found not in _DTYPES.values():
-        raise InvalidInput(f"dtype must be one of {', '.join(_DTYPE_NAMES)}, got {dtype}")
+        raise InvalidInput(f"dtype must be one of {', '.join(_DTYPE_NAMES)}, got {dtype!r}")
     return found
 
 
@@ -307,13 +308,20 @@ def _write_weights(model: LLaDA2, folder: Path, shard_bytes: int) -> list[str]:
         tensors = {name: state[slots[name].parameter][slots[name].index].to("cpu", dtypes[name]) for name in names}
         if _HEAD in tensors and model.config.tie_word_embeddings:
             tensors[_HEAD] = tensors[_HEAD].clone()  # safetensors refuses two names for one storage
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / file, {"format": "pt"})
-        _sync(folder / file)
+        _write_tensors(folder / file, tensors)
     if count == 1:
         return files
     weight_map = {name: file for file, names in zip(files, shards, strict=True) for name in names}
     _write_json(folder / _INDEX, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map})
     return [*files, _INDEX]
+
+
+def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    file.touch()
+    mode = stat.S_IMODE(file.stat().st_mode)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, {"format": "pt"})
+    file.chmod(mode)  # safetensors makes files that only their owner may read; the umask should decide
+    _sync(file)
 
 
 def _written_dtype(state: Mapping[str, Tensor], slot: Slot, file_dtype: torch.dtype | None) -> torch.dtype:

@@ -20,7 +20,6 @@ _FIXED = {
     "hidden_act": ("silu",),
     "score_function": ("sigmoid",),
     "norm_topk_prob": (True,),
-    "rope_scaling": (None,),
     "attention_dropout": (0.0, 0),
     "embedding_dropout": (0.0, 0),
     "output_dropout": (0.0, 0),
@@ -28,6 +27,10 @@ _FIXED = {
     "sliding_window": (None,),
     "router_dtype": ("fp32", "float32", None),
 }
+
+# Where a file may describe its RoPE: the older and the newer name.
+ROPE_KEYS = ("rope_scaling", "rope_parameters")
+_ROPE_TYPES = ("rope_type", "type")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +129,7 @@ class ModelConfig:
         kind = raw.get("model_type")
         if kind is not None and kind not in MODEL_TYPES:
             raise ConfigError(f"model_type must be one of {', '.join(MODEL_TYPES)}, got {kind!r}")
+        raw = _with_plain_rope(raw)
         for name, allowed in _FIXED.items():
             if name in raw and raw[name] not in allowed:
                 raise ConfigError(f"{name}={raw[name]!r} is not supported; it must be {allowed[0]!r}")
@@ -156,6 +160,26 @@ class ModelConfig:
         """The content of `config.json`, readable by every reader of the layout."""
         out = asdict(self)
         out["eos_token_id"] = list(self.eos_token_id) if isinstance(self.eos_token_id, tuple) else self.eos_token_id
-        out |= {name: allowed[0] for name, allowed in _FIXED.items()}
+        out |= {name: allowed[0] for name, allowed in _FIXED.items()} | {"rope_scaling": None}
         out |= {"model_type": "llada2_moe", "architectures": ["LLaDA2MoeModelLM"]}
         return out
+
+
+def _with_plain_rope(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys without `ROPE_KEYS`, which are read when they mean plain RoPE, else refused by name."""
+    out = {name: value for name, value in raw.items() if name not in ROPE_KEYS}
+    for key in ROPE_KEYS:
+        rope = raw.get(key)
+        if rope is None:
+            continue
+        if not isinstance(rope, Mapping) or any(rope.get(name) not in (None, "default") for name in _ROPE_TYPES):
+            raise ConfigError(f"{key}={rope!r} is not supported; it must be null or of type 'default'")
+        for name, value in rope.items():
+            if name in _ROPE_TYPES or value is None:
+                continue
+            if name not in ("rope_theta", "partial_rotary_factor"):
+                raise ConfigError(f"{key}={rope!r} is not supported; plain RoPE has no {name}")
+            if out.get(name) not in (None, value):
+                raise ConfigError(f"{key}={rope!r} contradicts {name}={out[name]!r}; state it once")
+            out[name] = value
+    return out

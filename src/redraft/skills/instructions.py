@@ -336,7 +336,7 @@ class Instructions(Skill):
         else:
             key, prompt, section = _constrained(rng, level)
             sections = [section]
-        reference = {"sections": [dict(vars(section)) for section in sections]}
+        reference = {"sections": [_fields(section) for section in sections]}
         return Task(self.name, level, prompt, _render(sections), f"{level}/{key}", reference)
 
     def grade(self, task: Task, response: str) -> float:
@@ -347,6 +347,11 @@ class Instructions(Skill):
         if texts is None or len(texts) != len(sections):
             return 0.0
         return float(all(section.accepts(text) for section, text in zip(sections, texts, strict=True)))
+
+
+def _fields(section: Section) -> dict[str, Any]:
+    """A section as JSON gives it back: lists, no tuples."""
+    return {**vars(section), "lines": list(section.lines), "subjects": list(section.subjects)}
 
 
 def _section(fields: dict[str, Any]) -> Section:
