@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redraft.decoding.candidates import Selection, draw, select, uniforms
@@ -78,6 +78,7 @@ def test_draw_values_are_pinned() -> None:
     assert uniforms(123456789, 1, 4, 2, 2).tolist() == [0.6067301281992104, 0.3264855037792026]
 
 
+@example([1.0, -1e-271, 0.0], 0.75, 1.0, 2, 1.0)  # apart as they stand, equal once the maximum is subtracted
 @given(
     st.lists(st.floats(-8, 8), min_size=2, max_size=12),
     st.floats(0, 1, exclude_max=True),

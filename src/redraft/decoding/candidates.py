@@ -73,10 +73,10 @@ def uniforms(seed: int, choice: int, block: int, step: int, length: int) -> np.n
 def draw(logits_NV: Tensor, uniform_N: Tensor, selection: Selection) -> Tensor:
     """int64 [N]: tokens drawn by inverse CDF in float64, after temperature, top-k, then top-p (the smallest set whose
     mass reaches it), in descending order with ties by lowest id."""
-    logits_NV = logits_NV.double()
+    # Sorted before anything is rounded, or almost equal logits could change places.
+    logits_NV, ids_NV = logits_NV.double().sort(dim=-1, descending=True, stable=True)
     # Subtracting the maximum first keeps a tiny temperature from overflowing.
-    scaled_NV = (logits_NV - logits_NV.amax(-1, keepdim=True)) / selection.temperature
-    scaled_NV, ids_NV = scaled_NV.sort(dim=-1, descending=True, stable=True)
+    scaled_NV = (logits_NV - logits_NV[:, :1]) / selection.temperature
     if selection.top_k:
         scaled_NV = scaled_NV[:, : selection.top_k]
     prob_NV = scaled_NV.softmax(-1)
