@@ -138,3 +138,15 @@ def test_metrics_of_steps_that_are_run_again_are_dropped(tmp_path: Path) -> None
     metrics.write(step=2, again=True)
     metrics.close()
     assert read_lines(path) == [{"step": 1}, {"step": 2, "again": True}]
+
+
+def test_a_run_can_start_from_a_finished_model(tmp_path: Path) -> None:
+    finished = train(recipe(tmp_path / "first", "schedule.steps=2"))
+    run = open_run(recipe(tmp_path / "second", "schedule.steps=2", f"start={finished}", "tokenizer.vocab_size=999"))
+    first = open_run(recipe(tmp_path / "first", "schedule.steps=2"))
+    for (name, ours), theirs in zip(run.model.state_dict().items(), first.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-3, msg=name)  # the export is bfloat16
+    assert run.step == 0 and run.tokenizer.vocab_size == first.tokenizer.vocab_size
+    assert math.isfinite(train_step(run)["draft_loss"])
+    with pytest.raises(ConfigError, match=r"model\.num_hidden_layers is 3, but .* has 2"):
+        open_run(recipe(tmp_path / "third", f"start={finished}", "model.num_hidden_layers=3"))

@@ -29,6 +29,8 @@ def test_the_recipe_of_nano_is_valid_and_takes_overrides() -> None:
         ("batch.micro=0", "batch.micro"),
         ("run.precision=int4", "run.precision"),
         ("schedule", "key=value"),
+        ("model.hiden_size=64", "did you mean 'hidden_size'"),
+        ("model.vocab_size=64", r"unknown key 'model\.vocab_size'"),
         ("data.skills=7", "data.skills must be dict"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 
 from redraft.errors import CheckpointError, ConfigError, NumericalError
+from redraft.model.checkpoint import load_model
 from redraft.model.config import ModelConfig
 from redraft.model.network import LLaDA2
 from redraft.text.build import train_tokenizer
@@ -30,6 +32,7 @@ from redraft.training.parallel import Ranks
 from redraft.training.recipe import Recipe
 from redraft.training.state import load_state, save_state, states
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 Report = Callable[[dict[str, float]], None]
 
 
@@ -102,9 +105,39 @@ def open_run(recipe: Recipe, *, resume: bool = True) -> Run:
     if ranks.first:
         (folder / "recipe.json").write_text(json.dumps(asdict(recipe), indent=1), encoding="utf-8")
         if not (folder / "tokenizer" / "tokenizer.json").exists():
-            train_tokenizer(corpus(tasks, recipe.tokenizer.samples), recipe.tokenizer.vocab_size, folder / "tokenizer")
+            _make_tokenizer(recipe, tasks, folder / "tokenizer")
     ranks.wait()
     tokenizer = Tokenizer.load(folder / "tokenizer")
+    model = _make_model(recipe, tokenizer).train()
+    optimizer = Optimizer(model, recipe.optimizer, ranks)
+    source = SkillSource(tasks, tokenizer, model.config.block_length)
+    run = Run(recipe, folder, ranks, model, optimizer, tokenizer, source)
+    if states(folder):
+        extra = load_state(states(folder)[-1], model, optimizer)
+        run.step, run.positions, run.seconds = extra["step"], extra["positions"], extra["seconds"]
+    return run
+
+
+def _make_tokenizer(recipe: Recipe, tasks: SkillTasks, folder: Path) -> None:
+    """The tokenizer of the checkpoint that the run starts from, or one trained on the run's own tasks."""
+    if not recipe.start:
+        train_tokenizer(corpus(tasks, recipe.tokenizer.samples), recipe.tokenizer.vocab_size, folder)
+        return
+    Tokenizer.load(recipe.start)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in TOKENIZER_FILES:
+        if (Path(recipe.start) / name).exists():
+            shutil.copy(Path(recipe.start) / name, folder / name)
+
+
+def _make_model(recipe: Recipe, tokenizer: Tokenizer) -> LLaDA2:
+    """The checkpoint that the run starts from, in float32, or a network with random weights."""
+    if recipe.start:
+        model = load_model(recipe.start, dtype=torch.float32)
+        for name, value in recipe.model.items():
+            if getattr(model.config, name) != value:
+                raise ConfigError(f"model.{name} is {value!r}, but {recipe.start} has {getattr(model.config, name)!r}")
+        return model
     config = ModelConfig(
         **recipe.model,
         vocab_size=-(-tokenizer.vocab_size // 8) * 8,
@@ -113,15 +146,9 @@ def open_run(recipe: Recipe, *, resume: bool = True) -> Run:
         pad_token_id=tokenizer.eos_ids[0],
     )
     torch.manual_seed(recipe.seed)
-    model = LLaDA2(config).train()
+    model = LLaDA2(config)
     look_at_neighbours(model)
-    optimizer = Optimizer(model, recipe.optimizer, ranks)
-    source = SkillSource(tasks, tokenizer, config.block_length)
-    run = Run(recipe, folder, ranks, model, optimizer, tokenizer, source)
-    if states(folder):
-        extra = load_state(states(folder)[-1], model, optimizer)
-        run.step, run.positions, run.seconds = extra["step"], extra["positions"], extra["seconds"]
-    return run
+    return model
 
 
 def train_step(run: Run) -> dict[str, float]:

@@ -12,7 +12,10 @@ from typing import Any, get_type_hints
 import yaml
 
 from redraft.errors import ConfigError
+from redraft.model.config import ModelConfig
 from redraft.training.objective import ObjectiveConfig
+
+OF_THE_TOKENIZER = {"vocab_size", "mask_token_id", "eos_token_id", "pad_token_id"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +115,12 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything a training run depends on. model: fields of `ModelConfig` but the vocabulary's, which the
-    tokenizer gives."""
+    """Everything a training run depends on. start: a checkpoint folder whose weights and tokenizer the run starts from;
+    "" trains both from scratch. model: fields of `ModelConfig` but the vocabulary's, which the tokenizer gives; with a
+    `start` they must be the checkpoint's."""
 
     seed: int = 0
+    start: str = ""
     model: dict[str, Any] = field(default_factory=dict)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -124,6 +129,12 @@ class Recipe:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     run: RunConfig = field(default_factory=RunConfig)
+
+    def __post_init__(self) -> None:
+        known = {f.name for f in fields(ModelConfig)} - OF_THE_TOKENIZER
+        for name in self.model:
+            if name not in known:
+                raise ConfigError(f"unknown key 'model.{name}'{_nearest(name, known)}")
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -166,11 +177,14 @@ def _build(kind: type, raw: Any, where: str) -> Any:
     for key, value in raw.items():
         name = f"{where}.{key}" if where else str(key)
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
-            raise ConfigError(f"unknown key {name!r}{hint}")
+            raise ConfigError(f"unknown key {name!r}{_nearest(str(key), known)}")
         values[key] = _value(hints[key], value, name)
     return kind(**values)
+
+
+def _nearest(key: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(key, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
 
 
 def _value(hint: Any, value: Any, name: str) -> Any:
