@@ -52,7 +52,6 @@ def test_the_prompt_stays_clean() -> None:
 
 
 def test_shares_of_masks_and_replacements() -> None:
-    rng = np.random.default_rng(0)
     big = [Sample(np.full(4000, 45, np.int32), np.ones(4000, bool), i) for i in range(4)]
     layout = lay_out(big, 4)
     out = noise(layout, NoiseConfig(ratio_min=0.3, ratio_max=0.3, full=0.0, replace_max=0.4))
@@ -60,7 +59,6 @@ def test_shares_of_masks_and_replacements() -> None:
     wrong = ((out.tokens_BMN != 45) & ~out.masked_BMN).sum().item() / (~out.masked_BMN).sum().item()
     assert masked == pytest.approx(0.3, abs=0.02) and wrong == pytest.approx(0.2, abs=0.02)
     assert not ((out.tokens_BMN == MASK) & ~out.masked_BMN).any()
-    del rng
 
 
 def test_the_streams_split_the_supervised_positions() -> None:

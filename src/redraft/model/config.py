@@ -125,7 +125,7 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ModelConfig:
-        """Reads the keys of a `config.json`; what would change the network and is not implemented is refused."""
+        """Reads the keys of a `config.json`; a value that this network does not honour is refused."""
         kind = raw.get("model_type")
         if kind is not None and kind not in MODEL_TYPES:
             raise ConfigError(f"model_type must be one of {', '.join(MODEL_TYPES)}, got {kind!r}")

@@ -25,6 +25,9 @@ class TokenizerConfig:
     vocab_size: int = 1024
     samples: int = 30_000
 
+    def __post_init__(self) -> None:
+        _at_least_one("tokenizer", self, "vocab_size", "samples")
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
@@ -36,6 +39,15 @@ class DataConfig:
     level_end: tuple[float, ...] = (0.2, 0.35, 0.45)
     curriculum: float = 0.3
     max_length: int = 320
+
+    def __post_init__(self) -> None:
+        for name in ("level_start", "level_end"):
+            weights = getattr(self, name)
+            if any(weight < 0 for weight in weights) or not sum(weights) > 0:
+                raise ConfigError(f"data.{name} must be weights of at least 0, one of them above, got {weights!r}")
+        if not 0 <= self.curriculum <= 1:
+            raise ConfigError(f"data.curriculum must be from 0 to 1, got {self.curriculum}")
+        _at_least_one("data", self, "max_length")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +101,7 @@ class BatchConfig:
     micro: int = 16
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or self.micro < 1:
-            raise ConfigError(f"batch.samples and batch.micro must be at least 1, got {self.samples} and {self.micro}")
+        _at_least_one("batch", self, "samples", "micro")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +118,7 @@ class RunConfig:
     log_every: int = 10
 
     def __post_init__(self) -> None:
-        if self.processes < 1:
-            raise ConfigError(f"run.processes must be at least 1, got {self.processes}")
+        _at_least_one("run", self, "processes", "save_every", "keep", "log_every")
         if self.precision not in ("auto", "float32", "bfloat16"):
             raise ConfigError(f'run.precision must be "auto", "float32" or "bfloat16", got {self.precision!r}')
 
@@ -180,6 +190,12 @@ def _build(kind: type, raw: Any, where: str) -> Any:
             raise ConfigError(f"unknown key {name!r}{_nearest(str(key), known)}")
         values[key] = _value(hints[key], value, name)
     return kind(**values)
+
+
+def _at_least_one(section: str, config: Any, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{section}.{name} must be at least 1, got {getattr(config, name)}")
 
 
 def _nearest(key: str, known: set[str]) -> str:
