@@ -6,6 +6,7 @@
     │   └── ContextLengthError                     prompt + max_tokens over the context
     ├── CheckpointError       (OSError)            files missing, foreign or mis-shaped
     ├── NumericalError        (ArithmeticError)    NaN or infinite logits or loss
+    ├── EngineError           (RuntimeError)       the engine's accounts of its pages do not balance
     └── TemplateError         (RuntimeError)       a chat template failed in its sandbox
 
 Each is also the matching built-in, so callers that know nothing of Redraft still catch it. The command
@@ -36,6 +37,10 @@ class CheckpointError(RedraftError, OSError):
 
 class NumericalError(RedraftError, ArithmeticError):
     """Logits or a loss are not finite."""
+
+
+class EngineError(RedraftError, RuntimeError):
+    """The engine's accounts of its pages do not balance, or a page was used by who doesn't hold it: a bug."""
 
 
 class TemplateError(RedraftError, RuntimeError):

@@ -19,7 +19,7 @@ from tests.tiny import tiny_config, tiny_model
 from torch import Tensor
 
 from redraft.errors import CheckpointError, ConfigError, InvalidInput
-from redraft.model import checkpoint
+from redraft.model import storage
 from redraft.model.attention import MaskedAttention
 from redraft.model.checkpoint import load_model, save_model
 from redraft.model.config import ModelConfig
@@ -213,7 +213,7 @@ def test_a_failed_save_leaves_the_old_checkpoint(saved: tuple[Path, LLaDA2], mon
     def fails(*_: Any) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(checkpoint, "save_file", fails)
+    monkeypatch.setattr(storage, "save_file", fails)
     with pytest.raises(OSError, match="disk full"):
         save_model(random_model(), folder)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
@@ -254,7 +254,7 @@ def test_one_tensor_is_alive_at_a_time(saved: tuple[Path, LLaDA2], monkeypatch: 
             most = max(most, sum(ref() is not None for ref in alive))
             return tensor
 
-    monkeypatch.setattr(checkpoint, "safe_open", Watched)
+    monkeypatch.setattr(storage, "safe_open", Watched)
     load_model(saved[0])
     assert len(alive) == len(file_tensors(saved[0]))
     assert most <= 2  # the last one may live until its successor replaces it

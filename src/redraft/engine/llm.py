@@ -12,7 +12,6 @@ import torch
 from redraft.engine.context import PREFILL_CHUNK, CachedContext, Context, UncachedContext
 from redraft.engine.generate import ControlIds, Request, generate
 from redraft.engine.settings import (
-    checkpoint_folder,
     control_ids,
     generation_config,
     resolve_device,
@@ -20,6 +19,7 @@ from redraft.engine.settings import (
 )
 from redraft.errors import ContextLengthError, InvalidInput
 from redraft.model.checkpoint import load_model
+from redraft.model.folder import checkpoint_folder
 from redraft.model.network import LLaDA2
 from redraft.text.detokenizer import Detokenizer
 from redraft.text.tokenizer import Tokenizer

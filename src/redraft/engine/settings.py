@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,6 @@ from redraft.engine.generate import ControlIds
 from redraft.errors import CheckpointError, ConfigError, InvalidInput
 from redraft.model import checkpoint
 from redraft.model.config import ModelConfig
-
-EMBEDDED = "redraft-nano"
-
-
-def checkpoint_folder(path: str | Path | None) -> Path:
-    """The folder of a checkpoint; no path, or the name "redraft-nano", is the model inside the package."""
-    if path is None or (str(path) == EMBEDDED and not Path(path).exists()):
-        path = Path(str(importlib.resources.files("redraft"))) / "assets" / EMBEDDED
-    folder = Path(path)
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder} is not a folder; a checkpoint is a folder with config.json and *.safetensors")
-    return folder
 
 
 def generation_config(folder: Path) -> dict[str, Any]:

@@ -38,7 +38,6 @@ _LOAD: dict[str, tuple[Any, ...]] = {
     "low_cpu_mem_usage": (None, True),  # always so
     "use_safetensors": (None, True),  # nothing else is read
     "_from_auto": (None, True),
-    "adapter_kwargs": _NOTHING,  # handed over by the Auto class
 }
 _SAVE: dict[str, tuple[Any, ...]] = {
     "safe_serialization": (None, True),
@@ -110,6 +109,9 @@ class LLaDA2MoeModelLM(PreTrainedModel):
         if not isinstance(config, PretrainedConfig):
             read: Any = LLaDA2MoeConfig.from_pretrained(config or folder, return_unused_kwargs=True, **extra)
             config, extra = read
+        adapter = extra.pop("adapter_kwargs", None)  # handed over by the Auto class, mostly empty
+        if isinstance(adapter, Mapping) and any(value is not None for value in adapter.values()):
+            raise InvalidInput(f"from_pretrained reads no adapters, got {dict(adapter)}; load it with peft.PeftModel")
         refuse_unknown("from_pretrained", extra, _LOAD)
         if not isinstance(config, LLaDA2MoeConfig):
             raise InvalidInput(f"config must be a LLaDA2MoeConfig, got {type(config).__name__}")

@@ -1,0 +1,1 @@
+"""Autoregressive checkpoints as the start of an editable block-diffusion model."""
