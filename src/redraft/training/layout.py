@@ -1,148 +1,222 @@
 """The vectorised input `[x_0 ; x_t]`: one forward trains every block of every document (spec/training.md).
 
-A row holds one document: its clean blocks, then `copies` noisy versions of the blocks that carry loss. Only what a
-loss can reach is laid out: blocks without a supervised position get no noisy version, and clean blocks that no noisy
-block sees are left out.
+Documents lie one after another in one row without padding: first their clean blocks, then `copies` times their noisy
+blocks. Only what a loss can reach is laid out: blocks without a supervised position get no noisy version, and clean
+blocks that no noisy block sees are left out.
 
-Shapes: B rows, S clean positions, M noisy copies, N noisy positions of one copy; rows are padded to whole blocks.
+A *unit* is one noisy block. It belongs to one supervised span (one assistant turn): a block that holds the end of one
+turn and the start of the next gives two units. Behind the end of its span a unit is filled with supervised EOS, as the
+model will see it when it writes that turn, so that a later turn can't leak into it (LLaDA2.2 report, section 3.2).
+
+Shapes: S clean positions, M noisy copies, N noisy positions of one copy, T = S + M * N, U units of one copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from redraft.model.attention import attention
 from redraft.types import Sample
 
 
 @dataclass(frozen=True)
-class Layout:
-    """A batch of documents laid out for one forward.
+class Document:
+    """Where a document lies. index keys its noise; clean, noisy: its part of the S clean positions and of the N noisy
+    ones; span_U: the supervised span that each of its units belongs to, block_U: its block in the document."""
 
-    clean_BS, clean_position_BS: int64; target_BN, noisy_position_BN: int64, the true tokens of the noisy blocks and
-    their positions in the document. supervised_BN: bool. clean_real_BS, noisy_real_BN: bool, False on padding.
-    index: the samples' indices, which key their noise.
+    index: int
+    clean: slice
+    noisy: slice
+    span_U: np.ndarray
+    block_U: np.ndarray
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Documents laid out for one forward.
+
+    clean_S, clean_position_S, target_N, noisy_position_N: int64, true tokens and their positions in the document.
+    supervised_N: bool. unit_N: int64, the noisy block that a position lies in.
     """
 
     block_length: int
     copies: int
-    clean_BS: Tensor
-    clean_position_BS: Tensor
-    clean_real_BS: Tensor
-    target_BN: Tensor
-    noisy_position_BN: Tensor
-    noisy_real_BN: Tensor
-    supervised_BN: Tensor
-    index: tuple[int, ...]
+    documents: tuple[Document, ...]
+    clean_S: Tensor
+    clean_position_S: Tensor
+    target_N: Tensor
+    noisy_position_N: Tensor
+    supervised_N: Tensor
+    unit_N: Tensor
 
     @property
-    def positions_BT(self) -> Tensor:
-        return torch.cat([self.clean_position_BS] + [self.noisy_position_BN] * self.copies, dim=1)
+    def supervised_MN(self) -> Tensor:
+        return self.supervised_N.expand(self.copies, -1)
 
     @property
-    def pools_BT(self) -> Tensor:
-        """A routing pool for each block of each copy of each row, -1 for padding."""
-        blocks = 1 + int(max(self.clean_position_BS.amax(), self.noisy_position_BN.amax())) // self.block_length
-        row_B1 = torch.arange(len(self.index), device=self.clean_BS.device).unsqueeze(1) * (self.copies + 1) * blocks
-        clean = (row_B1 + self.clean_position_BS // self.block_length).masked_fill(~self.clean_real_BS, -1)
-        noisy = [
-            (row_B1 + copy * blocks + self.noisy_position_BN // self.block_length).masked_fill(~self.noisy_real_BN, -1)
-            for copy in range(1, self.copies + 1)
-        ]
-        return torch.cat([clean, *noisy], dim=1)
+    def target_MN(self) -> Tensor:
+        return self.target_N.expand(self.copies, -1)
 
-    def select(self, rows: list[int]) -> Layout:
-        """The layout of some of the rows."""
-        tensors = {name: value[rows] for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, index=tuple(self.index[row] for row in rows), **tensors)
+    @property
+    def positions(self) -> int:
+        """T, the positions of the forward."""
+        return self.clean_S.numel() + self.copies * self.target_N.numel()
 
-    def tokens_BT(self, noisy_BMN: Tensor) -> Tensor:
+    @property
+    def positions_T(self) -> Tensor:
+        return torch.cat((self.clean_position_S, self.noisy_position_N.repeat(self.copies)))
+
+    @cached_property
+    def document_S(self) -> Tensor:
+        """int64: the document of each clean position."""
+        return _numbered([document.clean for document in self.documents]).to(self.clean_S.device)
+
+    @cached_property
+    def document_N(self) -> Tensor:
+        """int64: the document of each noisy position of one copy."""
+        return _numbered([document.noisy for document in self.documents]).to(self.clean_S.device)
+
+    @cached_property
+    def block_U(self) -> Tensor:
+        """int64: the block that each unit is a version of."""
+        return torch.from_numpy(np.concatenate([d.block_U for d in self.documents])).to(self.clean_S.device)
+
+    @cached_property
+    def pools_T(self) -> Tensor:
+        """int64: the routing pool of each position, one for each block of each document and copy."""
+        clean = torch.stack((self.document_S, self.clean_position_S // self.block_length))
+        clean = torch.unique(clean, dim=1, return_inverse=True)[1] if clean.numel() else clean[0]
+        units = int(self.unit_N.max()) + 1
+        start = int(clean.max()) + 1 if clean.numel() else 0
+        return torch.cat((clean, *(start + copy * units + self.unit_N for copy in range(self.copies))))
+
+    def tokens_T(self, noisy_MN: Tensor) -> Tensor:
         """The network's input: the clean part, then every noisy copy."""
-        return torch.cat((self.clean_BS, noisy_BMN.flatten(1)), dim=1)
+        return torch.cat((self.clean_S, noisy_MN.flatten()))
 
-    def noisy_part(self, hidden_BTC: Tensor) -> Tensor:
-        """[B, M, N, C] of [B, T, C]."""
-        return hidden_BTC[:, self.clean_BS.shape[1] :].unflatten(1, (self.copies, -1))
+    def noisy_part(self, x_TC: Tensor) -> Tensor:
+        """[M, N, C] of [T, C]."""
+        return x_TC[self.clean_S.numel() :].unflatten(0, (self.copies, -1))
 
+    def to(self, device: torch.device) -> Layout:
+        """The layout on another device."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{k: v.to(device) for k, v in values.items() if isinstance(v, Tensor)})
 
-def lay_out(samples: Sequence[Sample], block_length: int, copies: int = 1) -> Layout:
-    """Lays out documents whose length is a multiple of the block length and that hold a supervised position."""
-    parts = [_document(sample, block_length) for sample in samples]
-    clean = max(len(tokens) for tokens, _, _, _ in parts)
-    noisy = max(len(target) for _, target, _, _ in parts)
-    rows = len(samples)
-    out = {
-        "clean_BS": np.zeros((rows, clean), np.int64),
-        "clean_real_BS": np.zeros((rows, clean), bool),
-        "target_BN": np.zeros((rows, noisy), np.int64),
-        "noisy_position_BN": np.zeros((rows, noisy), np.int64),
-        "noisy_real_BN": np.zeros((rows, noisy), bool),
-        "supervised_BN": np.zeros((rows, noisy), bool),
-    }
-    for row, (tokens, target, position, supervised) in enumerate(parts):
-        out["clean_BS"][row, : len(tokens)] = tokens
-        out["clean_real_BS"][row, : len(tokens)] = True
-        out["target_BN"][row, : len(target)] = target
-        out["noisy_position_BN"][row, : len(target)] = position
-        out["noisy_real_BN"][row, : len(target)] = True
-        out["supervised_BN"][row, : len(target)] = supervised
-    out["clean_position_BS"] = np.tile(np.arange(clean), (rows, 1))
-    tensors = {name: torch.from_numpy(array) for name, array in out.items()}
-    return Layout(block_length, copies, index=tuple(sample.index for sample in samples), **tensors)
-
-
-def _document(sample: Sample, block_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(clean tokens, noisy targets, noisy positions, noisy supervised) of one document."""
-    noisy_blocks = np.flatnonzero(sample.supervised.reshape(-1, block_length).any(axis=1))
-    position = (noisy_blocks[:, None] * block_length + np.arange(block_length)).ravel()
-    clean = sample.tokens[: noisy_blocks[-1] * block_length]
-    return clean, sample.tokens[position], position, sample.supervised[position]
-
-
-class VectorisedAttention:
-    """Clean blocks see clean blocks up to their own; a noisy block sees itself and the clean blocks before it.
-
-    Two products instead of one masked [T, T]: no noisy copy ever meets another, so their scores are never computed.
-    """
-
-    def __init__(self, layout: Layout):
-        length, copies = layout.block_length, layout.copies
-        self.clean, self.copies = layout.clean_BS.shape[1], copies
-        clean_block, noisy_block = layout.clean_position_BS // length, layout.noisy_position_BN // length
-        causal = (clean_block.unsqueeze(2) >= clean_block.unsqueeze(1)) & layout.clean_real_BS.unsqueeze(1)
-        self.clean_mask = (causal | _itself(self.clean, causal)).unsqueeze(1)
-        earlier = (noisy_block.unsqueeze(2) > clean_block.unsqueeze(1)) & layout.clean_real_BS.unsqueeze(1)
-        same = (noisy_block.unsqueeze(2) == noisy_block.unsqueeze(1)) & layout.noisy_real_BN.unsqueeze(1)
-        same = same | _itself(layout.target_BN.shape[1], same)
-        self.noisy_mask = torch.cat((earlier, same), dim=2).repeat_interleave(copies, dim=0).unsqueeze(1)
-
-    def __call__(self, layer: int, q_BTHD: Tensor, k_BTGD: Tensor, v_BTGD: Tensor) -> Tensor:
-        split = (self.clean, q_BTHD.shape[1] - self.clean)
-        (q_clean, q_noisy), (k_clean, k_noisy), (v_clean, v_noisy) = (
-            x.split(split, dim=1) for x in (q_BTHD, k_BTGD, v_BTGD)
+    def select(self, documents: Sequence[int]) -> tuple[Layout, Tensor]:
+        """The layout of some of the documents, and the noisy positions [N] that they take here."""
+        chosen = [self.documents[i] for i in documents]
+        clean_S = _indices([document.clean for document in chosen])
+        noisy_N = _indices([document.noisy for document in chosen])
+        layout = Layout(
+            self.block_length,
+            self.copies,
+            _placed([(d.index, d.span_U, d.block_U, _size(d.clean), _size(d.noisy)) for d in chosen]),
+            self.clean_S[clean_S],
+            self.clean_position_S[clean_S],
+            self.target_N[noisy_N],
+            self.noisy_position_N[noisy_N],
+            self.supervised_N[noisy_N],
+            torch.unique_consecutive(self.unit_N[noisy_N], return_inverse=True)[1],
         )
-        keys = torch.cat((self._repeat(k_clean), self._copies(k_noisy)), dim=1)
-        values = torch.cat((self._repeat(v_clean), self._copies(v_noisy)), dim=1)
-        noisy = attention(self._copies(q_noisy), keys, values, self.noisy_mask)
-        noisy = noisy.unflatten(0, (-1, self.copies)).flatten(1, 2)
-        if not self.clean:
-            return noisy
-        return torch.cat((attention(q_clean, k_clean, v_clean, self.clean_mask), noisy), dim=1)
-
-    def _copies(self, x: Tensor) -> Tensor:
-        """[B * M, N, ...] of [B, M * N, ...]."""
-        return x.unflatten(1, (self.copies, -1)).flatten(0, 1)
-
-    def _repeat(self, x: Tensor) -> Tensor:
-        """[B * M, S, ...] of [B, S, ...]."""
-        return x if self.copies == 1 else x.repeat_interleave(self.copies, dim=0)
+        return layout, noisy_N
 
 
-def _itself(length: int, like: Tensor) -> Tensor:
-    """The diagonal: padding sees itself, so that no row of the softmax is empty."""
-    return torch.eye(length, dtype=torch.bool, device=like.device)
+def lay_out(
+    samples: Sequence[Sample], block_length: int, eos: Sequence[int], *, copies: int = 1, fill: int = 0
+) -> Layout:
+    """Lays out documents that each hold a supervised position.
+
+    block_length: positions of a block; at a document's length or more the document is one block without a clean part:
+    plain masked diffusion. eos: the ids that end a span; behind such an end the first of them fills the unit (a piece
+    of a longer text doesn't end, and its last unit is cut off there). fill: units are filled up to a multiple of this
+    at most, the model's block length where `block_length` is that of a curriculum; 0: up to the end of the block.
+    """
+    parts = [_units(sample, block_length, eos, fill or block_length) for sample in samples]
+    placed = _placed(
+        [
+            (sample.index, units.span, units.block, units.block[-1] * block_length, len(units.target))
+            for sample, units in zip(samples, parts, strict=True)
+        ]
+    )
+    before = np.cumsum([0] + [len(units.block) for units in parts])
+    clean = [sample.tokens[: _size(document.clean)] for sample, document in zip(samples, placed, strict=True)]
+    return Layout(
+        block_length,
+        copies,
+        placed,
+        _joined(clean),
+        _joined([np.arange(len(tokens)) for tokens in clean]),
+        _joined([units.target for units in parts]),
+        _joined([units.position for units in parts]),
+        _joined([units.supervised for units in parts], bool),
+        _joined([units.unit + first for units, first in zip(parts, before, strict=False)]),
+    )
+
+
+def spans(supervised: np.ndarray) -> np.ndarray:
+    """[spans, 2]: start and end of each run of supervised positions."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], supervised, [False])).astype(np.int8)))
+    return edges.reshape(-1, 2)
+
+
+@dataclass(frozen=True)
+class _Units:
+    """The units of one document: target, position, supervised and unit of each noisy position, span and block of
+    each unit."""
+
+    target: np.ndarray
+    position: np.ndarray
+    supervised: np.ndarray
+    unit: np.ndarray
+    span: np.ndarray
+    block: np.ndarray
+
+
+def _units(sample: Sample, length: int, eos: Sequence[int], fill: int) -> _Units:
+    position, target, supervised, span, blocks = [], [], [], [], []
+    for number, (start, end) in enumerate(spans(sample.supervised)):
+        filled = -(-end // fill) * fill if sample.tokens[end - 1] in eos else end
+        for block in range(start // length, (end - 1) // length + 1):
+            here = np.arange(block * length, min((block + 1) * length, max(filled, end)))
+            true = np.full(len(here), eos[0], np.int64)
+            true[here < end] = sample.tokens[here[here < end]]
+            position.append(here)
+            target.append(true)
+            supervised.append(here >= start)
+            span.append(number)
+            blocks.append(block)
+    unit = np.repeat(np.arange(len(blocks)), [len(here) for here in position])
+    joined = (np.concatenate(target), np.concatenate(position), np.concatenate(supervised))
+    return _Units(*joined, unit, np.array(span), np.array(blocks))
+
+
+def _placed(parts: Sequence[tuple[int, np.ndarray, np.ndarray, int, int]]) -> tuple[Document, ...]:
+    """Documents of (index, span_U, block_U, clean positions, noisy positions), one after another."""
+    out, clean, noisy = [], 0, 0
+    for index, span_U, block_U, clean_size, noisy_size in parts:
+        here = slice(clean, clean + clean_size), slice(noisy, noisy + noisy_size)
+        out.append(Document(index, *here, span_U, block_U))
+        clean, noisy = clean + clean_size, noisy + noisy_size
+    return tuple(out)
+
+
+def _joined(arrays: Sequence[np.ndarray], kind: type = np.int64) -> Tensor:
+    return torch.from_numpy(np.concatenate(arrays).astype(kind))
+
+
+def _indices(slices: Sequence[slice]) -> Tensor:
+    return torch.from_numpy(np.concatenate([np.arange(s.start, s.stop) for s in slices]))
+
+
+def _numbered(slices: Sequence[slice]) -> Tensor:
+    return torch.from_numpy(np.repeat(np.arange(len(slices)), [_size(s) for s in slices]))
+
+
+def _size(part: slice) -> int:
+    return part.stop - part.start

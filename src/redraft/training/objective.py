@@ -1,143 +1,205 @@
-"""The training objective: drafting (M2T) and editing (T2T) streams, and multi-turn forward (MTF).
+"""The training objective: a drafting stream (M2T) and an editing stream (T2T) over noise or the model's own drafts.
 
-Source: LLaDA2.1 report sections 3-4; spec/training.md says what the report leaves open. Shapes: B rows, M copies,
-N noisy positions, V vocabulary.
+Sources: LLaDA2.1 report, sections 3-4; LLaDA2.0 report, sections 3-5 (1/t weights, confidence loss); spec/training.md
+says what they leave open. Every variant is a setting of this one objective. Shapes: M copies, N noisy positions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from redraft.errors import ConfigError
+from redraft.kernels.cross_entropy import head_cross_entropy
 from redraft.model.network import LLaDA2
-from redraft.training.layout import Layout, VectorisedAttention
-from redraft.training.noise import NoiseConfig, Noisy, add_noise, sample_generator
+from redraft.training.draft import DraftConfig, drafts
+from redraft.training.forward import noisy_hidden
+from redraft.training.layout import Layout, lay_out
+from redraft.training.noise import NoiseConfig, Noisy, add_noise
+from redraft.training.preference import PreferenceConfig
+from redraft.types import Sample
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:
-    """edit_weight: weight of the editing stream beside the drafting stream. mtf: share of samples whose noisy copies
-    are replaced by the model's own draft before the round that trains, from step `mtf_start` on (a model that can't
-    draft yet has nothing to teach). mtf_threshold_min, _max: band that the draft's threshold is drawn from. copies:
-    noisy copies over one clean copy."""
+    """kind: "documents", or "preference" for pairs, which take `copies` and `preference` alone of these settings.
 
-    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    copies: noisy copies over one clean copy. draft_weight, edit_weight: of the two streams, each a mean over its own
+    positions. weighting: "flat", or "elbo": 1/t at a position masked with probability t, a mean over all positions that
+    could have been masked. confidence: weight of the entropy at masked positions that are predicted right (CAP)."""
+
+    kind: str = "documents"
     copies: int = 1
+    draft_weight: float = 1.0
     edit_weight: float = 1.0
-    mtf: float = 0.5
-    mtf_rounds: int = 2
-    mtf_start: int = 0
-    mtf_threshold_min: float = 0.2
-    mtf_threshold_max: float = 0.95
+    weighting: str = "flat"
+    confidence: float = 0.0
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    mtf: DraftConfig = field(default_factory=DraftConfig)
+    preference: PreferenceConfig = field(default_factory=PreferenceConfig)
 
     def __post_init__(self) -> None:
+        self._check_kind()
         if self.copies < 1:
             raise ConfigError(f"objective.copies must be at least 1, got {self.copies}")
-        if self.mtf_rounds < 1:
-            raise ConfigError(f"objective.mtf_rounds must be at least 1, got {self.mtf_rounds}")
-        for name in ("mtf", "mtf_threshold_min", "mtf_threshold_max"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"objective.{name} must be from 0 to 1, got {getattr(self, name)}")
-        if self.edit_weight < 0:
-            raise ConfigError(f"objective.edit_weight must be at least 0, got {self.edit_weight}")
+        if self.noise.complementary and self.copies % 2:
+            raise ConfigError(f"noise.complementary needs an even objective.copies, got {self.copies}")
+        for name in ("draft_weight", "edit_weight", "confidence"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"objective.{name} must be at least 0, got {getattr(self, name)}")
+        if not self.draft_weight + self.edit_weight > 0:
+            raise ConfigError("objective.draft_weight and objective.edit_weight can't both be 0")
+        if self.weighting not in ("flat", "elbo"):
+            raise ConfigError(f'objective.weighting must be "flat" or "elbo", got {self.weighting!r}')
+
+    def _check_kind(self) -> None:
+        """Refuses settings that the kind would pass over."""
+        if self.kind not in ("documents", "preference"):
+            raise ConfigError(f'objective.kind must be "documents" or "preference", got {self.kind!r}')
+        used = {"kind", "copies", "preference"}
+        names = {f.name for f in fields(self)} - used if self.kind == "preference" else {"preference"}
+        for f in fields(self):
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            if f.name in names and getattr(self, f.name) != default:
+                raise ConfigError(f"objective.{f.name} has no effect with objective.kind {self.kind!r}; leave it out")
 
 
 @dataclass(frozen=True)
 class Draws:
-    """What a batch's noise needs beyond its configuration."""
+    """What a batch's noise needs beyond its configuration. block_length: that of this step."""
 
     seed: int
     step: int
     mask_id: int
+    eos_ids: tuple[int, ...]
+    block_length: int
     replacements: np.ndarray
 
 
+class Objective(Protocol):
+    """What the loop trains by. Sums and counts are over a forward; the loop adds them over the whole batch, so that
+    neither accumulation nor data parallelism changes a loss."""
+
+    def prepare(self, model: LLaDA2, documents: Sequence[Any], draws: Draws) -> Any:
+        """Everything random about a forward, without gradient. Has `counts: dict[str, float]` and `positions: int`."""
+        ...
+
+    def loss(self, model: LLaDA2, prepared: Any, counts: dict[str, float]) -> tuple[Tensor, dict[str, float]]:
+        """The forward's part of the batch's loss, whose counts are given, and sums for `report`."""
+        ...
+
+    def report(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
+        """A step's metrics; one of them is `loss`."""
+        ...
+
+
 @dataclass(frozen=True)
-class StreamSums:
-    """Sums over a micro-batch, to be divided by counts over the whole batch: loss (differentiable), right answers
-    and positions of the drafting and the editing stream, and the editing stream's share that was wrong before."""
+class Prepared:
+    """A laid-out batch and the rounds that carry loss."""
 
-    draft_loss: Tensor
-    edit_loss: Tensor
-    draft_count: int
-    edit_count: int
-    draft_right: int
-    edit_right: int
-    wrong_count: int
-    wrong_right: int
+    layout: Layout
+    rounds: tuple[Noisy, ...]
+    counts: dict[str, float]
+
+    @property
+    def positions(self) -> int:
+        return self.layout.positions * len(self.rounds)
 
 
-def corrupt(model: LLaDA2, layout: Layout, config: ObjectiveConfig, draws: Draws) -> Noisy:
-    """The noisy copies that the last round trains on: random noise, then for a share of the samples the model's own
-    draft on it (multi-turn forward, no gradient)."""
-    noisy = add_noise(
-        layout, config.noise, seed=draws.seed, step=draws.step, mask_id=draws.mask_id, replacements=draws.replacements
-    )
-    for round_ in range(1, config.mtf_rounds if draws.step >= config.mtf_start else 1):
-        noisy = _draft(model, layout, noisy, config, draws, round_)
-    return noisy
+@dataclass(frozen=True)
+class DraftAndEdit:
+    """The two streams."""
+
+    config: ObjectiveConfig
+    fill: int
+
+    def prepare(self, model: LLaDA2, documents: Sequence[Sample], draws: Draws) -> Prepared:
+        config = self.config
+        layout = lay_out(documents, draws.block_length, draws.eos_ids, copies=config.copies, fill=self.fill)
+        noisy = add_noise(
+            layout,
+            config.noise,
+            seed=draws.seed,
+            step=draws.step,
+            mask_id=draws.mask_id,
+            replacements=draws.replacements,
+        )
+        layout, noisy = layout.to(model.device), noisy.to(model.device)
+        rounds = drafts(model, layout, noisy, config.mtf, seed=draws.seed, step=draws.step, mask_id=draws.mask_id)
+        masked = sum(int(round_.masked_MN.sum()) for round_ in rounds)
+        maskable = sum(int((round_.ratio_MN > 0).sum()) for round_ in rounds)
+        counts: dict[str, float] = {
+            "masked": masked,
+            "draft": masked if config.weighting == "flat" else maskable,
+            "edit": len(rounds) * layout.copies * int(layout.supervised_N.sum()) - masked,
+        }
+        return Prepared(layout, tuple(rounds), counts)
+
+    def loss(self, model: LLaDA2, prepared: Prepared, counts: dict[str, float]) -> tuple[Tensor, dict[str, float]]:
+        total = torch.zeros((), device=model.device)
+        sums: dict[str, float] = dict.fromkeys(SUMS, 0.0)
+        for noisy in prepared.rounds:
+            part, of_round = self._round(model, prepared.layout, noisy, counts)
+            total = total + part
+            for name, value in of_round.items():
+                sums[name] += float(value)
+        return total, sums
+
+    def _round(
+        self, model: LLaDA2, layout: Layout, noisy: Noisy, counts: dict[str, float]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        config, where = self.config, layout.supervised_MN
+        target, masked = layout.target_MN[where], noisy.masked_MN[where]
+        scored = head_cross_entropy(
+            model.head,
+            noisy_hidden(model, layout, noisy)[where],
+            target,
+            vocabulary=model.config.vocab_size,
+            entropy=config.confidence > 0,
+        )
+        draft_loss, right = scored.loss_N[masked], scored.right_N
+        if config.weighting == "elbo":
+            draft_loss = draft_loss / noisy.ratio_MN[where][masked].to(draft_loss.dtype)
+        draft, edit = draft_loss.sum(), scored.loss_N[~masked].sum()
+        loss = config.draft_weight * draft / max(1.0, counts["draft"])
+        loss = loss + config.edit_weight * edit / max(1.0, counts["edit"])
+        sums = {"draft_loss": draft.detach(), "edit_loss": edit.detach()}
+        if scored.entropy_N is not None:
+            entropy = scored.entropy_N[masked & right].sum()
+            loss = loss + config.confidence * entropy / max(1.0, counts["masked"])
+            sums["entropy"] = entropy.detach()
+        wrong = ~masked & (noisy.tokens_MN[where] != target)
+        sums |= {
+            "draft_right": (right & masked).sum(),
+            "edit_right": (right & ~masked).sum(),
+            "wrong": wrong.sum(),
+            "repaired": (right & wrong).sum(),
+        }
+        return loss, sums
+
+    def report(self, sums: dict[str, float], counts: dict[str, float]) -> dict[str, float]:
+        config = self.config
+        masked, draft, edit, wrong = (
+            max(1.0, n) for n in (*(counts[k] for k in ("masked", "draft", "edit")), sums["wrong"])
+        )
+        draft_loss, edit_loss = sums["draft_loss"] / draft, sums["edit_loss"] / edit
+        out = {
+            "loss": config.draft_weight * draft_loss
+            + config.edit_weight * edit_loss
+            + config.confidence * sums["entropy"] / masked,
+            "draft_loss": draft_loss,
+            "edit_loss": edit_loss,
+            "draft_accuracy": sums["draft_right"] / masked,
+            "edit_accuracy": sums["edit_right"] / edit,
+            "repair_accuracy": sums["repaired"] / wrong,
+            "wrong_share": sums["wrong"] / edit,
+        }
+        return out | ({"entropy": sums["entropy"] / masked} if config.confidence else {})
 
 
-@torch.no_grad()
-def _draft(model: LLaDA2, layout: Layout, noisy: Noisy, config: ObjectiveConfig, draws: Draws, round_: int) -> Noisy:
-    """One turn of the model on its chosen samples: masked positions above a drawn threshold, and the surest one of a
-    block, take the model's prediction, as decoding would write them."""
-    copies, positions = noisy.masked_BMN.shape[1:]
-    blocks = positions // layout.block_length
-    rows, thresholds = [], []
-    for row, index in enumerate(layout.index):
-        rng = sample_generator(draws.seed + round_, draws.step, index)
-        if rng.random() < config.mtf:
-            rows.append(row)
-            # Block by block, so that the padding of a micro-batch doesn't change the draws of its shorter rows.
-            drawn = rng.uniform(config.mtf_threshold_min, config.mtf_threshold_max, (blocks, copies)).T.copy()
-            thresholds.append(torch.from_numpy(drawn).float().repeat_interleave(layout.block_length, dim=1))
-    if not rows:
-        return noisy
-    before, masked = noisy.tokens_BMN[rows], noisy.masked_BMN[rows]
-    logits = noisy_logits(model, layout.select(rows), before, masked)
-    logits[:, draws.mask_id] = -torch.inf
-    probability, token = logits.softmax(dim=-1).max(dim=-1)
-    confidence = torch.full(masked.shape, -1.0)
-    confidence[masked] = probability.float()
-    per_block = confidence.unflatten(2, (blocks, layout.block_length))
-    surest = (per_block == per_block.amax(dim=-1, keepdim=True)).flatten(2)
-    write = masked & ((confidence > torch.stack(thresholds)) | surest)
-    predicted = before.clone()
-    predicted[masked] = token
-    tokens, still_masked = noisy.tokens_BMN.clone(), noisy.masked_BMN.clone()
-    tokens[rows] = torch.where(write, predicted, before)
-    still_masked[rows] = masked & ~write
-    return Noisy(tokens, still_masked)
-
-
-def noisy_logits(model: LLaDA2, layout: Layout, tokens_BMN: Tensor, where_BMN: Tensor) -> Tensor:
-    """Logits [positions, V] at the chosen noisy positions only."""
-    hidden = model(layout.tokens_BT(tokens_BMN), layout.positions_BT, VectorisedAttention(layout), layout.pools_BT)
-    return model.head(layout.noisy_part(hidden)[where_BMN])
-
-
-def stream_sums(model: LLaDA2, layout: Layout, noisy: Noisy) -> StreamSums:
-    """Cross-entropy towards the true tokens: at the masked positions, and at all visible supervised ones."""
-    where_BMN = layout.supervised_BN.unsqueeze(1).expand_as(noisy.masked_BMN)
-    logits = noisy_logits(model, layout, noisy.tokens_BMN, where_BMN)
-    target = layout.target_BN.unsqueeze(1).expand_as(noisy.tokens_BMN)[where_BMN]
-    loss = F.cross_entropy(logits, target, reduction="none")
-    drafting = noisy.masked_BMN[where_BMN]
-    right = logits.detach().argmax(dim=-1) == target
-    wrong = ~drafting & (noisy.tokens_BMN[where_BMN] != target)
-    return StreamSums(
-        draft_loss=loss[drafting].sum(),
-        edit_loss=loss[~drafting].sum(),
-        draft_count=int(drafting.sum()),
-        edit_count=int((~drafting).sum()),
-        draft_right=int(right[drafting].sum()),
-        edit_right=int(right[~drafting].sum()),
-        wrong_count=int(wrong.sum()),
-        wrong_right=int(right[wrong].sum()),
-    )
+SUMS = ("draft_loss", "edit_loss", "entropy", "draft_right", "edit_right", "wrong", "repaired")
