@@ -191,8 +191,24 @@ class CanvasEvent:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One training document. tokens: int32 [L]; supervised: bool [L], the positions that carry loss."""
+    """One training document. tokens: int32 [L]; supervised: bool [L], the positions that carry loss, of which each run
+    is a turn that ends with its EOS. index: keys its noise; no other document of the run has it."""
 
     tokens: np.ndarray
     supervised: np.ndarray
     index: int = 0
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two answers to one prompt, for preference training. index: keys the noise of the pair."""
+
+    chosen: Sample
+    rejected: Sample
+    index: int = 0
+
+    def __len__(self) -> int:
+        return len(self.chosen) + len(self.rejected)

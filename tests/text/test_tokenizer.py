@@ -306,3 +306,117 @@ def test_loading_imports_neither_torch_nor_transformers(folder: Path) -> None:
     )
     shown = subprocess.run([sys.executable, "-c", script, folder], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+LIKE_LING = """{{- '<role>SYSTEM</role>' -}}
+{%- if messages[0].role == 'system' %}{{ messages[0].content + '\\n' }}{% endif -%}
+{{- 'detailed thinking off<|role_end|>' -}}
+{%- for message in messages -%}
+    {%- if message.role == 'user' -%}{{- '<role>HUMAN</role>' + message.content + '<|role_end|>' -}}
+    {%- elif message.role == 'assistant' -%}{{- '<role>ASSISTANT</role>' + message.content + '<|role_end|>' -}}
+    {%- endif -%}
+{%- endfor -%}
+{{- '<role>ASSISTANT</role>' if add_generation_prompt -}}"""
+LIKE_CHATML = """{%- for message in messages -%}
+    {%- if loop.first and message.role != 'system' -%}{{- '<role>SYSTEM</role>Be kind.<|role_end|>\\n' -}}{%- endif -%}
+    {{- '<role>HUMAN</role>' + message.role + '\\n' + message.content + '<|role_end|>' + '\\n' -}}
+{%- endfor -%}
+{{- '<role>HUMAN</role>assistant\\n' if add_generation_prompt -}}"""
+# Behind the last question the answers keep their (empty) reasoning, earlier ones lose it.
+LIKE_QWEN3 = """{%- set ns = namespace(last=0) -%}
+{%- for message in messages -%}
+    {%- if message.role == 'user' -%}{%- set ns.last = loop.index0 -%}{%- endif -%}
+{%- endfor -%}
+{%- for message in messages -%}
+    {{- '<role>HUMAN</role>' + message.role + '\\n' -}}
+    {%- if message.role == 'assistant' and loop.index0 > ns.last -%}
+        {{- '<think>\\n' + (message.reasoning or '') + '\\n</think>\\n\\n' -}}
+    {%- endif -%}
+    {{- message.content + '<|role_end|>\\n' -}}
+{%- endfor -%}
+{{- '<role>HUMAN</role>assistant\\n' if add_generation_prompt -}}"""
+TURNS = [
+    {"role": "user", "content": "one?"},
+    {"role": "assistant", "content": "1 <|role_end|> é", "reasoning": "hm"},
+    {"role": "user", "content": "two?"},
+    {"role": "assistant", "content": "\n2"},
+]
+
+
+def shown(tokenizer: Tokenizer, document: tuple[list[int], list[bool]]) -> str:
+    """The text of a document, with [brackets] around what is learnt."""
+    ids, mask = document
+    text, learning = "", False
+    for index, learnt in zip([*ids, None], [*mask, False], strict=True):
+        text += "" if learnt == learning else "[" if learnt else "]"
+        text += "" if index is None else tokenizer.token(index) or ""
+        learning = learnt
+    return text.replace("Ġ", " ").replace("Ċ", "\n").replace("Ã©", "é")
+
+
+@pytest.mark.parametrize(
+    ("template", "documents"),
+    [
+        (
+            LIKE_LING,
+            [
+                "<role>SYSTEM</role>detailed thinking off<|role_end|><role>HUMAN</role>one?<|role_end|>"
+                "<role>ASSISTANT</role>[1 <|role_end|> é<|role_end|>]<role>HUMAN</role>two?<|role_end|>"
+                "<role>ASSISTANT</role>[\n2<|role_end|>]"
+            ],
+        ),
+        (
+            LIKE_CHATML,
+            [
+                "<role>SYSTEM</role>Be kind.<|role_end|>\n"
+                "<role>HUMAN</role>user\none?<|role_end|>\n"
+                "<role>HUMAN</role>assistant\n[1 <|role_end|> é<|role_end|>]\n"
+                "<role>HUMAN</role>user\ntwo?<|role_end|>\n<role>HUMAN</role>assistant\n[\n2<|role_end|>]\n"
+            ],
+        ),
+        (
+            LIKE_QWEN3,
+            [
+                "<role>HUMAN</role>user\none?<|role_end|>\n<role>HUMAN</role>assistant\n"
+                "[<think>\nhm\n</think>\n\n1 <|role_end|> é<|role_end|>]\n",
+                "<role>HUMAN</role>user\none?<|role_end|>\n<role>HUMAN</role>assistant\n1 <|role_end|> é<|role_end|>\n"
+                "<role>HUMAN</role>user\ntwo?<|role_end|>\n<role>HUMAN</role>assistant\n"
+                "[<think>\n\n</think>\n\n\n2<|role_end|>]\n",
+            ],
+        ),
+    ],
+    ids=["ling", "chatml", "qwen3"],
+)
+def test_documents_of_templates_without_generation_marks(
+    folder: Path, tmp_path: Path, template: str, documents: list[str]
+) -> None:
+    tokenizer = with_template(folder, tmp_path, template)
+    found = tokenizer.render_documents(TURNS)
+    assert [shown(tokenizer, document) for document in found] == documents
+    # The first answer of a document stands behind the very ids that generation would begin with.
+    for ids, mask in found:
+        assert ids[: mask.index(True)] in [tokenizer.render_chat(TURNS[:turn]) for turn in (1, 3)]
+    (last,) = tokenizer.render_documents(TURNS, learnt=[3])
+    first = "1 <|role_end|> é<|role_end|>"
+    assert shown(tokenizer, last) == documents[-1].replace(f"[{first}]", first)
+
+
+def test_spans_refuse_a_template_that_needs_several_documents(folder: Path, tmp_path: Path) -> None:
+    tokenizer = with_template(folder, tmp_path, LIKE_QWEN3)
+    with pytest.raises(TemplateError, match=r"change how messages\[1\] is written"):
+        tokenizer.render_chat_with_spans(TURNS)
+    assert len(tokenizer.render_documents(TURNS[:2])) == 1
+
+
+@given(st.lists(hostile_text, min_size=1, max_size=4))
+def test_documents_are_the_spans_where_a_template_only_appends(tokenizer: Tokenizer, answers: list[str]) -> None:
+    messages = [message for answer in answers for message in (*user("x"), {"role": "assistant", "content": answer})]
+    assert tokenizer.render_documents(messages) == [tokenizer.render_chat_with_spans(messages)]
+
+
+def test_a_conversation_without_a_learnt_turn_has_no_documents(tokenizer: Tokenizer) -> None:
+    for messages, learnt in ((user("x"), None), (TURNS, []), (TURNS, [0])):
+        with pytest.raises(InvalidInput, match="no turn of the assistant"):
+            tokenizer.render_documents(messages, learnt=learnt)
+    with pytest.raises(InvalidInput, match=r"messages\[0\]\.role"):
+        tokenizer.render_documents(TURNS[1:])

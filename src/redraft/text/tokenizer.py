@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,27 +149,65 @@ class Tokenizer:
 
         A turn is what the template adds for it after the generation prompt, up to its last EOS. Raises as
         `render_chat`, and TemplateError when the template rewrites earlier turns, so that what the model sees at a
-        turn isn't the beginning of the whole.
+        turn isn't the beginning of the whole (`render_documents` takes such templates).
         """
         whole = self._render(messages, tools, False)
         spans = []
         for index, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            if index == 0:
-                raise InvalidInput("messages[0].role must be 'system' or 'user' where the assistant's turns are learnt")
-            before = self._render(messages[:index], tools, True)
-            last = index == len(messages) - 1
-            after = whole if last else self._render(messages[: index + 1], tools, False)
-            if not after.text.startswith(before.text) or not whole.text.startswith(after.text):
-                raise TemplateError(f"chat template: the turn of messages[{index}] isn't a continuation of its prompt")
-            ends = [
-                end
-                for start, end in after.controls
-                if start >= len(before.text) and self._control_ids[after.text[start:end]] in self.eos_ids
-            ]
-            spans.append((len(before.text), ends[-1] if ends else len(after.text)))
-        ids, starts = self._ids_and_starts(whole)
+            if message["role"] == "assistant":
+                after, span = self._turn(messages, tools, index)
+                if not whole.text.startswith(after.text):
+                    raise TemplateError(f"chat template: later messages change how messages[{index}] is written")
+                spans.append(span)
+        return self._marked(whole, spans)
+
+    def render_documents(
+        self, messages: Messages, tools: Tools | None = None, learnt: Collection[int] | None = None
+    ) -> list[tuple[list[int], list[bool]]]:
+        """A conversation as training documents: (ids, whether the assistant writes the token and it is learnt).
+
+        Every learnt turn is marked in exactly one document, and stands there behind the very prompt that generation
+        would give it. A template that only appends gives one document; one that writes earlier turns differently once
+        others follow (Qwen3 drops their reasoning) gives a further document for each turn that it rewrites. A document
+        ends with its last learnt turn.
+
+        learnt: indices of the assistant's messages that are learnt; None for all. Raises as `render_chat`, InvalidInput
+        when no turn is learnt, and TemplateError when an answer isn't a continuation of its prompt.
+        """
+        turns = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
+        chosen = turns if learnt is None else [i for i in turns if i in learnt]
+        if not chosen:
+            raise InvalidInput("messages hold no turn of the assistant that is learnt")
+        documents: list[tuple[Rendered, list[tuple[int, int]]]] = []
+        for index in reversed(chosen):
+            after, span = self._turn(messages, tools, index)
+            for whole, spans in documents:
+                if whole.text.startswith(after.text):
+                    spans.append(span)
+                    break
+            else:
+                documents.append((after, [span]))
+        return [self._marked(whole, spans) for whole, spans in reversed(documents)]
+
+    def _turn(self, messages: Messages, tools: Tools | None, index: int) -> tuple[Rendered, tuple[int, int]]:
+        """The conversation up to and with a turn of the assistant, and the characters [start, end) that it writes."""
+        if index == 0:
+            raise InvalidInput("messages[0].role must be 'system' or 'user' where the assistant's turns are learnt")
+        before = self._render(messages[:index], tools, True)
+        after = self._render(messages[: index + 1], tools, False)
+        if not after.text.startswith(before.text):
+            raise TemplateError(f"chat template: the turn of messages[{index}] isn't a continuation of its prompt")
+        ends = [
+            end
+            for start, end in after.controls
+            if start >= len(before.text) and self._control_ids[after.text[start:end]] in self.eos_ids
+        ]
+        return after, (len(before.text), ends[-1] if ends else len(after.text))
+
+    def _marked(self, whole: Rendered, spans: Sequence[tuple[int, int]]) -> tuple[list[int], list[bool]]:
+        """Ids, and for each whether it lies in a span. A token never crosses a span's border: generation continues
+        the ids of a prompt, so an answer begins with a token of its own."""
+        ids, starts = self._ids_and_starts(whole, sorted({border for span in spans for border in span}))
         return ids, [any(low <= start < high for low, high in spans) for start in starts]
 
     def _id(self, names: Mapping[str, str], role: str) -> int | None:
@@ -186,13 +224,15 @@ class Tokenizer:
             raise InvalidInput("the checkpoint has no chat template; pass a plain prompt instead of messages")
         return self._template.render(messages, tools, add_generation_prompt)
 
-    def _ids_and_starts(self, rendered: Rendered) -> tuple[list[int], list[int]]:
-        """Ids, and the character at which each begins: control strings as ids, the text between them encoded."""
+    def _ids_and_starts(self, rendered: Rendered, cuts: Sequence[int] = ()) -> tuple[list[int], list[int]]:
+        """Ids, and the character at which each begins: control strings as ids, the text between them encoded, in
+        pieces where it is cut."""
         ids: list[int] = []
         starts: list[int] = []
         position = 0
         text = rendered.text
-        for start, end in (*rendered.controls, (len(text), len(text))):
+        borders = [*rendered.controls, *((cut, cut) for cut in cuts), (len(text), len(text))]
+        for start, end in sorted(borders):
             if position < start:
                 part = self._encode(text[position:start])
                 ids += part.ids
@@ -200,7 +240,7 @@ class Tokenizer:
             if start < end:
                 ids.append(self._control_ids[text[start:end]])
                 starts.append(start)
-            position = end
+            position = max(position, end)
         return ids, starts
 
 
