@@ -1,32 +1,57 @@
 """Routed experts: every row goes through its own few SwiGLU experts.
 
-Shapes: N rows, C hidden, E experts, K experts a row, F expert width.
+Shapes: N rows, C hidden, E experts, K experts a row, P (row, expert) pairs, F expert width.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from redraft.kernels.grouped import grouped_linear
+from redraft.kernels.grouped import LowRank, grouped_linear
 
 
-def routed_experts(x_NC: Tensor, expert_NK: Tensor, weight_NK: Tensor, gate_up_EHC: Tensor, down_ECF: Tensor) -> Tensor:
+class Exchange(Protocol):
+    """Carries pairs to the processes that hold their experts and back, where the experts lie over several."""
+
+    size: int
+
+    def __call__(self, x_PC: Tensor, counts_E: Tensor, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """What `compute(rows, ends)` gives for x, in x's order. x is sorted by expert; counts_E are its pairs of each
+        expert of all processes; `compute` gets rows sorted by the experts of this process."""
+        ...
+
+
+def routed_experts(
+    x_NC: Tensor,
+    expert_NK: Tensor,
+    weight_NK: Tensor,
+    gate_up_EHC: Tensor | LowRank,
+    down_ECF: Tensor | LowRank,
+    exchange: Exchange | None = None,
+) -> Tensor:
     """Sum over a row's experts of `weight * down(silu(gate(x)) * up(x))`, [N, C] in x's dtype.
 
-    expert_NK: int64 ids; weight_NK: the router's weights; gate_up_EHC: [E, 2F, C], gate rows first.
+    expert_NK: int64 ids; weight_NK: the router's weights; gate_up_EHC: [E, 2F, C], gate rows first. exchange: where
+    this process holds E of `exchange.size * E` experts; ids count over all of them.
     Sorts the (row, expert) pairs by expert, so that each expert is one matrix product whatever the routing.
     """
     rows, per_row = expert_NK.shape
     order = torch.argsort(expert_NK.flatten(), stable=True)
-    counts = torch.bincount(expert_NK.flatten(), minlength=gate_up_EHC.shape[0])
-    ends = counts.cumsum(0).to(torch.int32)
-    source = order // per_row
-    gate, up = grouped_linear(x_NC.index_select(0, source), gate_up_EHC, ends).chunk(2, dim=-1)
-    out = grouped_linear(F.silu(gate) * up, down_ECF, ends) * weight_NK.flatten().index_select(0, order).unsqueeze(
-        -1
-    ).to(x_NC.dtype)
+    experts = gate_up_EHC.shape[0] * (exchange.size if exchange else 1)
+    counts = torch.bincount(expert_NK.flatten(), minlength=experts)
+    x_PC = x_NC.index_select(0, order // per_row)
+
+    def compute(x: Tensor, ends_E: Tensor) -> Tensor:
+        gate, up = grouped_linear(x, gate_up_EHC, ends_E).chunk(2, dim=-1)
+        return grouped_linear(F.silu(gate) * up, down_ECF, ends_E)
+
+    out = exchange(x_PC, counts, compute) if exchange else compute(x_PC, counts.cumsum(0).to(torch.int32))
+    out = out * weight_NK.flatten().index_select(0, order).unsqueeze(-1).to(x_NC.dtype)
     # Back to (row, expert) order and summed there: a fixed order of summation, whatever the neighbours.
     unsorted = torch.empty_like(order)
     unsorted[order] = torch.arange(order.numel(), device=order.device)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from redraft.kernels.moe import routed_experts
+from redraft.kernels.moe import Exchange, routed_experts
 from redraft.model.attention import Attend
 from redraft.model.config import ModelConfig
 from redraft.model.precision import at_least_float32
@@ -67,13 +67,21 @@ class SwiGLU(nn.Module):
 
 
 class Experts(nn.Module):
-    """All routed experts of a layer, packed: gate_up [E, 2F, C] (gate rows first), down [E, C, F]."""
+    """All routed experts of a layer, packed: gate_up [E, 2F, C] (gate rows first), down [E, C, F].
+
+    `exchange` is set where the experts lie over several processes (`model.parallel`).
+    """
+
+    exchange: Exchange | None = None
 
     def __init__(self, config: ModelConfig, device=None, dtype=None):
         super().__init__()
         experts, hidden, width = config.num_experts, config.hidden_size, config.moe_intermediate_size
         self.gate_up = nn.Parameter(torch.empty(experts, 2 * width, hidden, device=device, dtype=dtype))
         self.down = nn.Parameter(torch.empty(experts, hidden, width, device=device, dtype=dtype))
+
+    def forward(self, x_NC: Tensor, expert_NK: Tensor, weight_NK: Tensor) -> Tensor:
+        return routed_experts(x_NC, expert_NK, weight_NK, self.gate_up, self.down, self.exchange)
 
 
 class MixtureOfExperts(nn.Module):
@@ -88,8 +96,7 @@ class MixtureOfExperts(nn.Module):
     def forward(self, x_BTC: Tensor, pools_BT: Tensor | None = None) -> Tensor:
         x_NC = x_BTC.flatten(0, 1)
         ids_NK, weight_NK = self.gate(x_NC, None if pools_BT is None else pools_BT.flatten())
-        out_NC = routed_experts(x_NC, ids_NK, weight_NK, self.experts.gate_up, self.experts.down)
-        out = out_NC.view_as(x_BTC)
+        out = self.experts(x_NC, ids_NK, weight_NK).view_as(x_BTC)
         return out + self.shared_experts(x_BTC) if hasattr(self, "shared_experts") else out
 
 
