@@ -11,12 +11,16 @@ import torch
 
 from redraft.model.checkpoint import save_model
 from redraft.model.network import LLaDA2
+from redraft.training.lora import merge_lora
 
 
 def export(model: LLaDA2, tokenizer: Path, folder: Path, dtype: torch.dtype = torch.bfloat16) -> Path:
-    """Writes weights (in `dtype`; the router's stay in float32), config, generation config and tokenizer files."""
+    """Writes weights (in `dtype`; the router's stay in float32), config, generation config and tokenizer files.
+
+    Adapters are merged into the weights, before these are rounded; `model` itself keeps them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    save_model(copy.deepcopy(model).to(dtype), folder)
+    save_model(merge_lora(copy.deepcopy(model)).to(dtype), folder)
     for file in tokenizer.iterdir():
         shutil.copy(file, folder / file.name)
     config = model.config
