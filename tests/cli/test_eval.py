@@ -115,3 +115,46 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Example: redraft eval skills" in capsys.readouterr().out
     assert run(["eval", "skills", "--help"]) == 0
     assert "Example: redraft eval skills" in capsys.readouterr().out
+
+
+def elbo_rows(folder: Path) -> Path:
+    path = folder / "rows.jsonl"
+    turns = [{"role": "user", "content": "Add 2 and 3."}, {"role": "assistant", "content": "5"}]
+    path.write_text(json.dumps({"messages": turns}) + "\n")
+    return path
+
+
+def test_elbo_scores_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, folder = elbo_rows(tmp_path), tmp_path / "out"
+    command = ["eval", "elbo", "--data", str(rows), "--block-length", "4", "--exact", "--json", "--out", str(folder)]
+    assert run(command) == 0
+    out, err = capsys.readouterr()
+    report = json.loads(out)
+    assert report == json.loads((folder / "elbo.json").read_text()) and err.endswith("1/1 documents\n")
+    assert report["estimator"]["kind"] == "exact" and report["rows"][0]["documents"] == 1
+    assert report["rows"][0]["per_token"]["value"] > 0 and report["rows"][0]["bytes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ((), "give one of them"),
+        (("--skills", "--data", "rows.jsonl"), "give one of them"),
+        (("--data", "rows.jsonl", "--samples", "6"), "samples must be a multiple of 4"),
+        (("--data", "rows.jsonl", "--exact"), "1 to 4 supervised positions, got 32"),
+        (("--data", "no-such.jsonl"), "no-such.jsonl"),
+        (("--skills", "--model", "/no/such/folder"), "/no/such/folder"),
+    ],
+)
+def test_bad_input_of_elbo_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    more: tuple[str, ...],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    elbo_rows(tmp_path)
+    assert run(["eval", "elbo", *more]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("redraft: ") and err.count("\n") == 1 and words in err
