@@ -30,9 +30,10 @@ ALLOWED: dict[str, set[str]] = {
     "skills": set(),
     "engine": {"kernels", "model", "decoding", "text"},
     "_hook": {"hf"},
+    "convert": {"model", "text"},
     "hf": {"kernels", "model", "decoding", "text", "engine"},
     "server": {"model", "decoding", "text", "engine"},
-    "eval": {"model", "decoding", "text", "engine", "skills"},
+    "eval": {"model", "decoding", "text", "engine", "skills", "training"},
     "training": {"kernels", "model", "decoding", "text", "skills"},
     "rl": {"kernels", "model", "decoding", "text", "engine", "skills", "training"},
 }

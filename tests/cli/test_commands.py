@@ -245,14 +245,3 @@ def test_recipes_are_found_by_path_and_by_name(tmp_path: Path) -> None:
     assert recipe_path("nano.yaml").name == "nano.yaml"
     with pytest.raises(ConfigError, match=r"absent\.yaml"):
         recipe_path("absent.yaml")
-
-
-def test_progress_prints_plain_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    from redraft.cli.train import Progress
-
-    with Progress(101) as progress:
-        for step in range(1, 102):
-            progress.show({"step": step, "draft_loss": 1.5, "edit_loss": 0.5, "tokens_per_second": 2000.0})
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split()[0] for line in lines] == ["100/101", "101/101"]
-    assert "draft 1.500" in lines[0]

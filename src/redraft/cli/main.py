@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from redraft.cli import options
+from redraft.cli.convert import convert
 from redraft.cli.demo import demo
 from redraft.cli.env import env
 from redraft.cli.eval import evaluation
@@ -47,6 +48,7 @@ app.command()(generate)
 app.command()(replay)
 app.command()(demo)
 app.command()(train)
+app.command()(convert)
 app.command()(env)
 app.add_typer(evaluation, name="eval")
 

@@ -1,258 +1,214 @@
-"""The training loop: take a step's samples, corrupt them, accumulate both streams' gradients, step, record."""
+"""The training loop: step, record, save, evaluate; until the recipe's end, or until someone asks to stop."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
-import shutil
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
+from safetensors import SafetensorError
 
-from redraft.errors import CheckpointError, ConfigError, NumericalError
-from redraft.model.checkpoint import load_model
-from redraft.model.config import ModelConfig
+from redraft.errors import CheckpointError
 from redraft.model.network import LLaDA2
-from redraft.text.build import train_tokenizer
 from redraft.text.tokenizer import Tokenizer
-from redraft.training.data import SkillSource, SkillTasks, corpus
+from redraft.training.adapter_files import save_adapter
+from redraft.training.average import SCORE, average_states, best_states, note_score, score_of, to_average
+from redraft.training.build import Run, make_model, open_run
 from redraft.training.export import export
-from redraft.training.initial import look_at_neighbours
-from redraft.training.layout import Layout, lay_out
+from redraft.training.lora import checkpoint_names, is_adapted
 from redraft.training.metrics import MetricsFile, draw_curves
-from redraft.training.objective import Draws, corrupt, stream_sums
-from redraft.training.optimizer import Optimizer, balance, routers
-from redraft.training.parallel import Ranks
+from redraft.training.pieces import copied_piece
 from redraft.training.recipe import Recipe
-from redraft.training.state import load_state, save_state, states
+from redraft.training.state import save_state, states
+from redraft.training.step import train_step
+from redraft.training.trackers import Tracker, open_tracker
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-Report = Callable[[dict[str, float]], None]
+Line = dict[str, float]
+Report = Callable[[Line], None]
+Evaluate = Callable[[LLaDA2, Tokenizer], Line]
+"""Scores of a model that is in training, in evaluation mode; one of them is `score`, of which more is better."""
 
-
-@dataclass
-class Run:
-    """What a run carries from step to step."""
-
-    recipe: Recipe
-    folder: Path
-    ranks: Ranks
-    model: LLaDA2
-    optimizer: Optimizer
-    tokenizer: Tokenizer
-    source: SkillSource
-    step: int = 0
-    positions: int = 0
-    seconds: float = 0.0
-
-    @property
-    def mask_id(self) -> int:
-        mask = self.model.config.mask_token_id
-        if mask is None:
-            raise ConfigError("the tokenizer names no mask token; training needs one")
-        return mask
+AGAIN = 1.0  # seconds between two Ctrl-C that are meant as two
 
 
-def train(recipe: Recipe, *, resume: bool = True, report: Report | None = None) -> Path:
+def train(
+    recipe: Recipe, *, resume: bool = True, report: Report | None = None, evaluate: Evaluate | None = None
+) -> Path:
     """Runs a recipe to its end and exports the model; returns the exported folder.
 
     A run whose folder holds a checkpoint continues it (unless `resume` is False, which refuses a used folder).
-    Ctrl-C and SIGTERM finish the step under way, write a checkpoint and raise KeyboardInterrupt.
+    report: called with the step that the run starts from, then with every step's metrics, and with the results of an
+    evaluation (`step` and `eval_...`) when there are some. evaluate: called every `run.evaluate_every` steps and at the
+    end, if that isn't 0, after a checkpoint is written.
+
+    Ctrl-C and SIGTERM finish the step under way, write a checkpoint and raise KeyboardInterrupt; a second Ctrl-C leaves
+    at once. Raises CheckpointError where something can't be written, NumericalError where the loss or its gradient is
+    not finite: the last checkpoint is whole then.
     """
     run = open_run(recipe, resume=resume)
-    metrics = MetricsFile(run.folder / "metrics.jsonl", run.step) if run.ranks.first else None
-    last_saved = run.step
-    try:
-        with _stop_requests() as asked:
-            while run.step < recipe.schedule.steps:
-                line = train_step(run)
-                if metrics and (run.step % recipe.run.log_every == 0 or run.step == recipe.schedule.steps):
-                    metrics.write(**line)
-                if report and run.ranks.first:
-                    report(line)
-                stop = run.ranks.sums({"asked": len(asked)})["asked"] > 0
-                if stop or run.step % recipe.run.save_every == 0:
-                    _save(run)
-                    last_saved = run.step
-                if stop:
-                    raise KeyboardInterrupt(f"stopped at step {run.step}; the same command resumes from {run.folder}")
-    finally:
-        if metrics:
-            metrics.close()
-    if last_saved != run.step:
-        _save(run)
+    settings, last = recipe.run, recipe.schedule.steps
+    evaluate = evaluate if settings.evaluate_every else None
+    due = evaluate is not None and _lacks_score(run)
+    run.ranks.wait()  # nobody writes a score before all have looked
+    with Log(run, report) as log, stop_requests(run.folder) as asked:
+        if evaluate and due:  # the run was ended between a checkpoint and its evaluation
+            evaluate_run(run, evaluate, log)
+        while run.step < last:
+            log.step(train_step(run))
+            due = evaluate is not None and (run.step == last or run.step % settings.evaluate_every == 0)
+            stop = run.ranks.sums({"asked": len(asked)})["asked"] > 0
+            if stop or due or run.step == last or run.step % settings.save_every == 0:
+                save(run)
+            if stop:
+                raise KeyboardInterrupt(f"stopped at step {run.step}; the same command resumes from {run.folder}")
+            if evaluate and due:
+                evaluate_run(run, evaluate, log)
+        if settings.average:
+            run.distributed.settle()
+            average_states(to_average(run.folder, settings.average), run.distributed.pieces)
+            if evaluate:
+                evaluate_run(run, evaluate, log, average=True)
+    return finish(run)
+
+
+def save(run: Run) -> None:
+    """Writes a checkpoint; no process goes on before it is there."""
+    settings = run.recipe.run
+    extra = {"positions": run.positions, "seconds": run.seconds, "data": run.source.fingerprint}
+    best = best_states(run.folder, max(1, settings.average)) if settings.evaluate_every else []
+    keep = settings.keep if best else max(settings.keep, settings.average)
+    save_state(run.folder, run.step, run.distributed, run.optimizer, extra, keep, spare=best)
+
+
+def evaluate_run(run: Run, evaluate: Evaluate, log: Log, *, average: bool = False) -> None:
+    """Evaluates the model as it is, and notes its score in its checkpoint. average: it is a mean of several, which is
+    no step of the run. The run goes on as if nothing had happened."""
+    results: Line = {}
+    with undisturbed(run.model), run.distributed.lockstep():
+        if run.ranks.first:
+            results = evaluate(run.model, run.tokenizer)
+    if run.ranks.first:
+        if not average:
+            note_score(states(run.folder)[-1], results[SCORE])
+        kind = "eval_average" if average else "eval"
+        log.evaluation({f"{kind}_{name}": value for name, value in results.items()})
+    run.ranks.wait()
+
+
+def finish(run: Run) -> Path:
+    """The picture of the curves and the exported folder."""
     exported = run.folder / "export"
     if run.ranks.first:
-        draw_curves(run.folder / "metrics.jsonl", run.folder / "curves.png")
-        export(run.model, run.folder / "tokenizer", exported)
+        try:
+            draw_curves(run.folder / "metrics.jsonl", run.folder / "curves.png")
+            whole = _whole(run)
+            export(whole, run.folder / "tokenizer", exported)
+            if is_adapted(whole):
+                save_adapter(whole, run.folder / "adapter", base=run.recipe.start)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"{exported} could not be written: {' '.join(str(error).split())}; "
+                f"the checkpoint of step {run.step} is whole, and the same command exports it"
+            ) from error
     run.ranks.wait()
     return exported
 
 
-def open_run(recipe: Recipe, *, resume: bool = True) -> Run:
-    """Builds model, tokenizer, data and optimiser in the run's folder, from its last checkpoint if it has one."""
-    folder, ranks = Path(recipe.run.output), Ranks()
-    folder.mkdir(parents=True, exist_ok=True)
-    if states(folder) and not resume:
-        raise CheckpointError(f"{folder} already holds a run; resume it, or choose another run.output")
-    tasks = SkillTasks(recipe.data, recipe.seed, recipe.schedule.steps * recipe.batch.samples)
-    if ranks.first:
-        (folder / "recipe.json").write_text(json.dumps(asdict(recipe), indent=1), encoding="utf-8")
-        if not (folder / "tokenizer" / "tokenizer.json").exists():
-            _make_tokenizer(recipe, tasks, folder / "tokenizer")
-    ranks.wait()
-    tokenizer = Tokenizer.load(folder / "tokenizer")
-    model = _make_model(recipe, tokenizer).train()
-    optimizer = Optimizer(model, recipe.optimizer, ranks)
-    source = SkillSource(tasks, tokenizer, model.config.block_length)
-    run = Run(recipe, folder, ranks, model, optimizer, tokenizer, source)
-    if states(folder):
-        extra = load_state(states(folder)[-1], model, optimizer)
-        run.step, run.positions, run.seconds = extra["step"], extra["positions"], extra["seconds"]
-    return run
-
-
-def _make_tokenizer(recipe: Recipe, tasks: SkillTasks, folder: Path) -> None:
-    """The tokenizer of the checkpoint that the run starts from, or one trained on the run's own tasks."""
-    if not recipe.start:
-        train_tokenizer(corpus(tasks, recipe.tokenizer.samples), recipe.tokenizer.vocab_size, folder)
-        return
-    Tokenizer.load(recipe.start)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in TOKENIZER_FILES:
-        if (Path(recipe.start) / name).exists():
-            shutil.copy(Path(recipe.start) / name, folder / name)
-
-
-def _make_model(recipe: Recipe, tokenizer: Tokenizer) -> LLaDA2:
-    """The checkpoint that the run starts from, in float32, or a network with random weights."""
-    if recipe.start:
-        model = load_model(recipe.start, dtype=torch.float32)
-        for name, value in recipe.model.items():
-            if getattr(model.config, name) != value:
-                raise ConfigError(f"model.{name} is {value!r}, but {recipe.start} has {getattr(model.config, name)!r}")
-        return model
-    config = ModelConfig(
-        **recipe.model,
-        vocab_size=-(-tokenizer.vocab_size // 8) * 8,
-        mask_token_id=tokenizer.mask_id,
-        eos_token_id=tokenizer.eos_ids[0],
-        pad_token_id=tokenizer.eos_ids[0],
-    )
-    torch.manual_seed(recipe.seed)
-    model = LLaDA2(config)
-    look_at_neighbours(model)
+def _whole(run: Run) -> LLaDA2:
+    """The trained model on this process alone: its own, or where that is in parts, one filled from the checkpoints."""
+    if not run.distributed.collective:
+        return run.model
+    model = make_model(run.recipe, run.tokenizer)
+    state, held = model.state_dict(), checkpoint_names(model)
+    pieces = {name: copied_piece(tensor, 1, first=True) for name, tensor in state.items() if name in held}
+    averaged = to_average(run.folder, run.recipe.run.average) if run.recipe.run.average else []
+    average_states(averaged or states(run.folder)[-1:], pieces)
     return model
 
 
-def train_step(run: Run) -> dict[str, float]:
-    """One optimiser step; returns its metrics.
-
-    Every micro-batch is corrupted first, so that each stream can be divided by its count over the whole batch, on
-    all processes.
-    """
-    started = time.monotonic()
-    recipe, model, ranks = run.recipe, run.model, run.ranks
-    draws = Draws(recipe.seed, run.step, run.mask_id, _replacements(run.tokenizer))
-    layouts = list(_layouts(run))
-    with _precision(recipe.run.precision):
-        noisy = [corrupt(model, layout, recipe.objective, draws) for layout in layouts]
-        supervised = sum(int(layout.supervised_BN.sum()) for layout in layouts) * recipe.objective.copies
-        drafting = sum(int(batch.masked_BMN.sum()) for batch in noisy)
-        counts = ranks.sums(
-            {
-                "drafting": drafting,
-                "editing": supervised - drafting,
-                "positions": sum(layout.positions_BT.numel() for layout in layouts),
-            }
-        )
-        drafting, editing = max(1.0, counts["drafting"]), max(1.0, counts["editing"])
-        totals: dict[str, float] = {}
-        for layout, batch in zip(layouts, noisy, strict=True):
-            sums = stream_sums(model, layout, batch)
-            loss = sums.draft_loss / drafting + recipe.objective.edit_weight * sums.edit_loss / editing
-            loss.backward()
-            for name, value in vars(sums).items():
-                totals[name] = totals.get(name, 0.0) + float(
-                    value.detach() if isinstance(value, torch.Tensor) else value
-                )
-    totals = ranks.sums(totals)
-    if not math.isfinite(totals["draft_loss"] + totals["edit_loss"]):
-        raise NumericalError(f"the loss is not finite at step {run.step}; the last checkpoint is untouched")
-    ranks.sum_gradients(model.parameters())
-    ranks.sum_tensors([router.load for router in routers(model)])
-    factor = recipe.schedule.factor(run.step)
-    norm = run.optimizer.step(factor)
-    worst_load = balance(model, recipe.optimizer.balance)
-    seconds = time.monotonic() - started
-    run.step += 1
-    run.positions += int(counts["positions"])
-    run.seconds += seconds
-    return {
-        "step": run.step,
-        "tokens": run.positions,
-        "seconds": round(run.seconds, 2),
-        "tokens_per_second": round(counts["positions"] / seconds, 1),
-        "draft_loss": totals["draft_loss"] / drafting,
-        "edit_loss": totals["edit_loss"] / editing,
-        "draft_accuracy": totals["draft_right"] / drafting,
-        "edit_accuracy": totals["edit_right"] / editing,
-        "repair_accuracy": totals["wrong_right"] / max(1.0, totals["wrong_count"]),
-        "wrong_share": totals["wrong_count"] / editing,
-        "rate": factor,
-        "gradient_norm": norm,
-        "worst_load": worst_load,
-    }
+@contextlib.contextmanager
+def undisturbed(model: LLaDA2) -> Iterator[None]:
+    """Evaluation mode inside, without gradient; afterwards the mode and the random generators are as before."""
+    modes = [(module, module.training) for module in model.modules()]
+    drawn = random.getstate()
+    devices = [model.device] if model.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices), torch.no_grad():
+            model.eval()
+            yield
+    finally:
+        random.setstate(drawn)
+        for module, training in modes:
+            module.training = training
 
 
-def _layouts(run: Run) -> Iterator[Layout]:
-    """This process's documents of a step, sorted by length so that a micro-batch pads little."""
-    batch = run.recipe.batch
-    first = run.step * batch.samples
-    mine = range(first + run.ranks.rank, first + batch.samples, run.ranks.world)
-    samples = sorted((run.source[index] for index in mine), key=lambda sample: len(sample.tokens))
-    for i in range(0, len(samples), batch.micro):
-        yield lay_out(samples[i : i + batch.micro], run.source.block_length, run.recipe.objective.copies)
+class Log:
+    """Where a run's metrics go: the file, the tracker, whoever watches. Only the first process writes."""
 
+    def __init__(self, run: Run, report: Report | None):
+        self.run = run
+        self.report = report if run.ranks.first else None
+        self.files: list[Tracker] = []
 
-def _replacements(tokenizer: Tokenizer) -> np.ndarray:
-    """The ids that random noise draws from: all but the special ones."""
-    return np.array([i for i in range(tokenizer.vocab_size) if i not in tokenizer.special_ids])
+    def __enter__(self) -> Log:
+        if self.run.ranks.first:
+            tracker = open_tracker(self.run.recipe, self.run.folder, self.run.step)
+            self.files = [
+                MetricsFile(self.run.folder / "metrics.jsonl", self.run.step),
+                *([tracker] if tracker else []),
+            ]
+        if self.report:
+            self.report({"step": self.run.step})
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        for file in self.files:
+            file.close()
 
-def _save(run: Run) -> None:
-    """Writes a checkpoint; no process goes on before it is there."""
-    if run.ranks.first:
-        extra = {"positions": run.positions, "seconds": run.seconds}
-        save_state(run.folder, run.step, run.model, run.optimizer, extra, run.recipe.run.keep)
-    run.ranks.wait()
+    def step(self, line: Line) -> None:
+        recipe = self.run.recipe
+        if line["step"] % recipe.run.log_every == 0 or line["step"] == recipe.schedule.steps:
+            self._write(line)
+        if self.report:
+            self.report(line)
 
+    def evaluation(self, results: Line) -> None:
+        line = {"step": self.run.step, "tokens": self.run.positions, **results}
+        self._write(line)
+        if self.report:
+            self.report(line)
 
-def _precision(setting: str) -> contextlib.AbstractContextManager:
-    """Autocast to bfloat16 where asked, or where the processor has instructions for it (elsewhere it is slower)."""
-    if setting == "float32" or (setting == "auto" and not _multiplies_bfloat16()):
-        return contextlib.nullcontext()
-    return torch.autocast("cpu", dtype=torch.bfloat16)
-
-
-def _multiplies_bfloat16() -> bool:
-    """Whether this processor has bfloat16 matrix instructions; emulated ones are several times slower than float32."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    def _write(self, line: dict[str, Any]) -> None:
+        for file in self.files:
+            file.write(**line)
 
 
 @contextlib.contextmanager
-def _stop_requests() -> Iterator[list[int]]:
-    """A list that is filled when the user or the system asks the process to stop."""
-    asked: list[int] = []
-    previous = {s: signal.signal(s, lambda number, _: asked.append(number)) for s in (signal.SIGINT, signal.SIGTERM)}
+def stop_requests(folder: Path) -> Iterator[list[float]]:
+    """A list that is filled with the times at which the user or the system asks the process to stop."""
+    asked: list[float] = []
+
+    def ask(number: int, _frame: object) -> None:
+        asked.append(time.monotonic())
+        # One Ctrl-C may come twice: from the terminal, and from a program that passes it on.
+        if number == signal.SIGINT and asked[-1] - asked[0] >= AGAIN:
+            raise KeyboardInterrupt(f"left at once; the same command resumes from the last checkpoint in {folder}")
+
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield asked
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _lacks_score(run: Run) -> bool:
+    """Whether the run goes on from a checkpoint that an evaluation was due for and that has none."""
+    settings, reached = run.recipe.run, states(run.folder)
+    due = run.step == run.recipe.schedule.steps or run.step % settings.evaluate_every == 0
+    return bool(reached) and due and score_of(reached[-1]) is None

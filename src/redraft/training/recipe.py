@@ -7,13 +7,17 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
 from redraft.errors import ConfigError
 from redraft.model.config import ModelConfig
+from redraft.training.data.config import DataConfig
+from redraft.training.lora import LoraConfig
 from redraft.training.objective import ObjectiveConfig
+from redraft.training.parallel import ParallelConfig
 
 OF_THE_TOKENIZER = {"vocab_size", "mask_token_id", "eos_token_id", "pad_token_id"}
 
@@ -27,27 +31,6 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         _at_least_one("tokenizer", self, "vocab_size", "samples")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """skills: weight of each skill. curriculum: share of the run over which the level weights move from
-    `level_start` to `level_end`, both a weight for each level. max_length: longest document in tokens."""
-
-    skills: dict[str, float] = field(default_factory=dict)
-    level_start: tuple[float, ...] = (0.6, 0.3, 0.1)
-    level_end: tuple[float, ...] = (0.2, 0.35, 0.45)
-    curriculum: float = 0.3
-    max_length: int = 320
-
-    def __post_init__(self) -> None:
-        for name in ("level_start", "level_end"):
-            weights = getattr(self, name)
-            if any(weight < 0 for weight in weights) or not sum(weights) > 0:
-                raise ConfigError(f"data.{name} must be weights of at least 0, one of them above, got {weights!r}")
-        if not 0 <= self.curriculum <= 1:
-            raise ConfigError(f"data.curriculum must be from 0 to 1, got {self.curriculum}")
-        _at_least_one("data", self, "max_length")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +57,17 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """Warmup-stable-decay: linear up over `warmup` steps, flat, linear down to 0 over the last `decay` share."""
+    """Warmup-stable-decay: linear up over `warmup` steps, flat, linear down to 0 over the last `decay` share.
+
+    blocks: the block length over the run, as [share of the run from which, length] in rising order; length 0 is the
+    whole document (plain masked diffusion). Empty: the model's own block length throughout. An autoregressive model
+    becomes a diffusion model by [[0, 1], [0.1, 4], [0.2, 32], [0.4, 0], [0.8, 32]] or so (LLaDA2.0 report, section 3).
+    """
 
     steps: int = 1000
     warmup: int = 100
     decay: float = 0.4
+    blocks: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0 <= self.decay <= 1 or self.warmup < 0:
@@ -86,48 +75,88 @@ class ScheduleConfig:
                 f"schedule needs steps >= 1, warmup >= 0 and decay from 0 to 1, "
                 f"got {self.steps}, {self.warmup} and {self.decay}"
             )
+        shares = [stage[0] for stage in self.blocks if len(stage) == 2 and stage[1] >= 0 and stage[1] == int(stage[1])]
+        if len(shares) != len(self.blocks) or shares != sorted(shares) or any(not 0 <= share <= 1 for share in shares):
+            raise ConfigError(
+                "schedule.blocks must be [share of the run, block length] pairs with rising shares from 0 to 1 and "
+                f"whole lengths of at least 0, got {[list(stage) for stage in self.blocks]}"
+            )
+        if shares and shares[0] != 0:
+            raise ConfigError(f"schedule.blocks must begin with a share of 0, got {shares[0]}")
 
     def factor(self, step: int) -> float:
         """Multiplier of the learning rate at a step, counted from 0."""
         left = (self.steps - step) / max(1.0, self.decay * self.steps)
         return max(0.0, min(1.0, (step + 1) / max(1, self.warmup), left))
 
+    def block_length(self, step: int, own: int) -> int:
+        """The block length at a step of a model whose own is `own`."""
+        lengths = [int(length) for share, length in self.blocks if step >= share * self.steps]
+        return (lengths[-1] or WHOLE) if lengths else own
+
+
+WHOLE = 1 << 40  # a block length that no document reaches
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchConfig:
-    """samples: documents a step, over all micro-batches. micro: documents a forward."""
+    """samples: rows of data a step, over all forwards and processes. length: document positions of a forward at most;
+    documents are packed up to it."""
 
     samples: int = 32
-    micro: int = 16
+    length: int = 2048
 
     def __post_init__(self) -> None:
-        _at_least_one("batch", self, "samples", "micro")
+        _at_least_one("batch", self, "samples", "length")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """output: folder of the run. processes: data-parallel processes on this machine; on a CPU, one a core with a thread
     each trains faster than one with many threads. precision: "float32", "bfloat16" (autocast), or "auto": bfloat16
-    where the processor multiplies it natively. save_every: steps between checkpoints; keep: checkpoints kept."""
+    where the processor multiplies it natively. save_every: steps between checkpoints; keep: the latest ones kept.
+
+    evaluate_every: steps between evaluations (0: none), each of a checkpoint that is kept while its score is among the
+    best. evaluate: "skills", the accuracy on held-out items at the modes quality and speed, or "elbo", the bound on the
+    likelihood of held-out rows. evaluate_data: these rows as a JSONL file; "" takes held-out items of the skills.
+    evaluate_items: items or rows of an evaluation. average: the mean of that many checkpoints is exported, the best
+    ones by their scores or else the last ones (0: the last weights).
+
+    log_every: steps between lines of metrics.jsonl. track: where metrics go besides: "none", "tensorboard", "trackio"
+    or "wandb".
+    """
 
     output: str = "runs/redraft"
     processes: int = 1
     precision: str = "auto"
     save_every: int = 200
     keep: int = 2
+    evaluate_every: int = 0
+    evaluate: str = "skills"
+    evaluate_data: str = ""
+    evaluate_items: int = 60
+    average: int = 0
     log_every: int = 10
+    track: str = "none"
 
     def __post_init__(self) -> None:
-        _at_least_one("run", self, "processes", "save_every", "keep", "log_every")
-        if self.precision not in ("auto", "float32", "bfloat16"):
-            raise ConfigError(f'run.precision must be "auto", "float32" or "bfloat16", got {self.precision!r}')
+        _at_least_one("run", self, "processes", "save_every", "keep", "evaluate_items", "log_every")
+        for name in ("evaluate_every", "average"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"run.{name} must be at least 0, got {getattr(self, name)}")
+        _one_of("run", self, "precision", "auto", "float32", "bfloat16")
+        _one_of("run", self, "evaluate", "skills", "elbo")
+        if self.evaluate_data and self.evaluate != "elbo":
+            raise ConfigError(f"run.evaluate_data is for run.evaluate=elbo, got it with {self.evaluate!r}")
+        _one_of("run", self, "track", "none", "tensorboard", "trackio", "wandb")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything a training run depends on. start: a checkpoint folder whose weights and tokenizer the run starts from;
     "" trains both from scratch. model: fields of `ModelConfig` but the vocabulary's, which the tokenizer gives; with a
-    `start` they must be the checkpoint's."""
+    `start` they must be the checkpoint's; start: redraft-nano is the model inside the package. lora: adapters that are
+    trained instead of the weights."""
 
     seed: int = 0
     start: str = ""
@@ -138,13 +167,28 @@ class Recipe:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    lora: LoraConfig | None = None
     run: RunConfig = field(default_factory=RunConfig)
 
+    @property
+    def documents(self) -> int:
+        """Rows of data over the whole run."""
+        return self.schedule.steps * self.batch.samples
+
     def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"seed must be at least 0, got {self.seed}")
+        if self.lora and self.optimizer.kind == "muon":
+            raise ConfigError('optimizer.kind must be "adamw" with lora: Muon would take stacked factors as one matrix')
+        if self.lora and self.parallel.experts > 1:
+            raise ConfigError(f"parallel.experts must be 1 with lora, got {self.parallel.experts}")
         known = {f.name for f in fields(ModelConfig)} - OF_THE_TOKENIZER
         for name in self.model:
             if name not in known:
                 raise ConfigError(f"unknown key 'model.{name}'{_nearest(name, known)}")
+        if self.objective.kind == "preference" and not self.start:
+            raise ConfigError("objective.kind preference needs `start`, a checkpoint that learns to prefer, got none")
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -198,20 +242,27 @@ def _at_least_one(section: str, config: Any, *names: str) -> None:
             raise ConfigError(f"{section}.{name} must be at least 1, got {getattr(config, name)}")
 
 
+def _one_of(section: str, config: Any, name: str, *allowed: str) -> None:
+    if getattr(config, name) not in allowed:
+        raise ConfigError(f"{section}.{name} must be one of {', '.join(allowed)}, got {getattr(config, name)!r}")
+
+
 def _nearest(key: str, known: set[str]) -> str:
     near = difflib.get_close_matches(key, known, 1)
     return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
 
 
 def _value(hint: Any, value: Any, name: str) -> Any:
+    if isinstance(hint, UnionType):  # X | None
+        return None if value is None else _value(get_args(hint)[0], value, name)
     if is_dataclass(hint):
         return _build(hint, value, name)  # type: ignore[arg-type]
     if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         with contextlib.suppress(ValueError):  # YAML 1.1 reads 2e-3, without a point, as text
             return float(value)
-    if hint == tuple[float, ...] and isinstance(value, list):
-        return tuple(_value(float, item, name) for item in value)
-    plain = getattr(hint, "__origin__", hint)
+    if get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(_value(get_args(hint)[0], item, name) for item in value)
+    plain = get_origin(hint) or hint
     if isinstance(value, plain) and not (isinstance(value, bool) and plain is int):
         return value
     raise ConfigError(f"{name} must be {getattr(hint, '__name__', hint)}, got {value!r}")

@@ -1,0 +1,154 @@
+"""A run, built in its folder: tokenizer, data, model and optimiser, from its last checkpoint if it has one."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from redraft.errors import CheckpointError, ConfigError
+from redraft.model.checkpoint import load_model
+from redraft.model.config import ModelConfig
+from redraft.model.folder import checkpoint_folder
+from redraft.model.network import LLaDA2
+from redraft.text.build import train_tokenizer
+from redraft.text.tokenizer import Tokenizer
+from redraft.training.data import Source, corpus, open_pairs, open_source
+from redraft.training.initial import look_at_neighbours
+from redraft.training.lora import add_lora
+from redraft.training.objective import DraftAndEdit, Draws, Objective
+from redraft.training.optimizer import Optimizer
+from redraft.training.parallel import Distributed, Ranks
+from redraft.training.precision import compute_dtype
+from redraft.training.preference import PreferenceObjective, frozen_reference
+from redraft.training.recipe import Recipe
+from redraft.training.resume import check_data, check_recipe, write_recipe
+from redraft.training.state import load_state, states
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+
+@dataclass
+class Run:
+    """What a run carries from step to step."""
+
+    recipe: Recipe
+    folder: Path
+    ranks: Ranks
+    model: LLaDA2
+    distributed: Distributed
+    optimizer: Optimizer
+    objective: Objective
+    tokenizer: Tokenizer
+    source: Source
+    step: int = 0
+    positions: int = 0
+    seconds: float = 0.0
+
+    @property
+    def draws(self) -> Draws:
+        """Of the step that comes."""
+        mask, plain = self.model.config.mask_token_id, self.tokenizer.special_ids
+        if mask is None:
+            raise ConfigError("the tokenizer names no mask token; training needs one")
+        length = self.recipe.schedule.block_length(self.step, self.model.config.block_length)
+        replacements = np.array([i for i in range(self.tokenizer.vocab_size) if i not in plain])
+        return Draws(self.recipe.seed, self.step, mask, self.tokenizer.eos_ids, length, replacements)
+
+
+def open_run(recipe: Recipe, *, resume: bool = True) -> Run:
+    """Builds a run, or continues the one in `run.output` (unless `resume` is False, which refuses a used folder).
+
+    Raises ConfigError if the run that is there can't go on by this recipe (`resume`).
+    """
+    folder, ranks = Path(recipe.run.output), Ranks()
+    folder.mkdir(parents=True, exist_ok=True)
+    if states(folder) and not resume:
+        raise CheckpointError(f"{folder} already holds a run; resume it, or choose another run.output")
+    if states(folder):
+        check_recipe(folder, recipe)
+    ranks.wait()  # all have read the recipe of the run that is there
+    if ranks.first:
+        write_recipe(folder, recipe)
+        if not states(folder):
+            shutil.rmtree(folder / "tokenizer", ignore_errors=True)  # of a run that never came to a checkpoint
+            _make_tokenizer(recipe, folder / "tokenizer")
+    ranks.wait()
+    tokenizer = Tokenizer.load(folder / "tokenizer")
+    model = make_model(recipe, tokenizer).to(ranks.device).train()
+    objective = make_objective(recipe, model)
+    dtype = compute_dtype(recipe.run.precision, ranks.device.type)
+    distributed = Distributed(model, recipe.parallel, ranks, dtype)
+    optimizer = Optimizer(distributed, recipe.optimizer)
+    source = _open_data(recipe, tokenizer, model.config)
+    run = Run(recipe, folder, ranks, model, distributed, optimizer, objective, tokenizer, source)
+    if states(folder):
+        extra = load_state(states(folder)[-1], distributed, optimizer)
+        check_data(folder, extra.get("data"), source.fingerprint)
+        run.step, run.positions, run.seconds = extra["step"], extra["positions"], extra["seconds"]
+    return run
+
+
+def make_objective(recipe: Recipe, model: LLaDA2) -> Objective:
+    """The recipe's objective. `model` is whole and as training finds it first: preference training compares with it."""
+    config, length = recipe.objective, model.config.block_length
+    if config.kind == "documents":
+        return DraftAndEdit(config, length)
+    return PreferenceObjective(config.preference, config.copies, length, frozen_reference(model))
+
+
+def _open_data(recipe: Recipe, tokenizer: Tokenizer, model: ModelConfig) -> Source:
+    context = model.max_position_embeddings
+    if recipe.objective.kind == "preference":
+        return open_pairs(recipe.data, tokenizer, seed=recipe.seed, context=context)
+    return open_source(
+        recipe.data,
+        tokenizer,
+        seed=recipe.seed,
+        total=recipe.documents,
+        block_length=model.block_length,
+        context=context,
+    )
+
+
+def _make_tokenizer(recipe: Recipe, folder: Path) -> None:
+    """The tokenizer of the checkpoint that the run starts from, or one trained on the run's own tasks."""
+    if not recipe.start:
+        texts = corpus(recipe.data, seed=recipe.seed, total=recipe.documents, samples=recipe.tokenizer.samples)
+        train_tokenizer(texts, recipe.tokenizer.vocab_size, folder)
+        return
+    start = checkpoint_folder(recipe.start)
+    Tokenizer.load(start)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in TOKENIZER_FILES:
+        if (start / name).exists():
+            shutil.copy(start / name, folder / name)
+
+
+def make_model(recipe: Recipe, tokenizer: Tokenizer) -> LLaDA2:
+    """The checkpoint that the run starts from, in float32, or a network with random weights; with adapters if asked."""
+    model = _plain_model(recipe, tokenizer)
+    return add_lora(model, recipe.lora, seed=recipe.seed) if recipe.lora else model
+
+
+def _plain_model(recipe: Recipe, tokenizer: Tokenizer) -> LLaDA2:
+    if recipe.start:
+        model = load_model(checkpoint_folder(recipe.start), dtype=torch.float32)
+        for name, value in recipe.model.items():
+            if getattr(model.config, name) != value:
+                raise ConfigError(f"model.{name} is {value!r}, but {recipe.start} has {getattr(model.config, name)!r}")
+        return model
+    config = ModelConfig(
+        **recipe.model,
+        vocab_size=-(-tokenizer.vocab_size // 8) * 8,
+        mask_token_id=tokenizer.mask_id,
+        eos_token_id=tokenizer.eos_ids[0],
+        pad_token_id=tokenizer.eos_ids[0],
+    )
+    torch.manual_seed(recipe.seed)
+    model = LLaDA2(config)
+    look_at_neighbours(model)
+    return model
