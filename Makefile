@@ -31,7 +31,8 @@ check: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check
 
 bench: $(STAMP)
-	PATH="$(CURDIR)/$(BIN):$$PATH" bench/run
+	PATH="$(CURDIR)/$(BIN):$$PATH" bench/run decoding
+	PATH="$(CURDIR)/$(BIN):$$PATH" bench/run training
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .hypothesis .ruff_cache

@@ -58,7 +58,7 @@ class PublicDecoder:
         network = self.network
         x = network.word_embeddings(tokens_BT)
         turn = rotation(network.config, torch.arange(tokens_BT.shape[1])[None], x.dtype)
-        attend = _dense_attention(mask)
+        attend = dense_attention(mask)
         for layer in cast(Iterable[Layer], network.layers):
             x = x + layer.attention(layer.input_layernorm(x), turn, attend)
             inner = layer.post_attention_layernorm(x)
@@ -97,7 +97,9 @@ def expert_loop(mixture: MixtureOfExperts, x_BTC: Tensor) -> Tensor:
     return routed + mixture.shared_experts(x_BTC) if hasattr(mixture, "shared_experts") else routed
 
 
-def _dense_attention(mask: Tensor) -> Attend:
+def dense_attention(mask: Tensor) -> Attend:
+    """Attention under one mask for all heads, with keys and values repeated for every query head."""
+
     def attend(layer: int, q_BTHD: Tensor, k_BTGD: Tensor, v_BTGD: Tensor) -> Tensor:
         repeats = q_BTHD.shape[2] // k_BTGD.shape[2]
         k_BTHD, v_BTHD = (x.repeat_interleave(repeats, dim=2) for x in (k_BTGD, v_BTGD))

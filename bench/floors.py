@@ -58,11 +58,15 @@ def forward_cost(config: ModelConfig, positions: int, keys: int, logits: int, it
 
 def measure(dtype: torch.dtype) -> Rates:
     """Takes about a second, more where the dtype is emulated. With the threads that torch has now."""
-    left, right = torch.randn(256, 1024).to(dtype), torch.randn(2048, 1024).to(dtype)
-    product = _best(lambda: torch.nn.functional.linear(left, right))
     memory = torch.ones(1 << 26)
     reading = _best(memory.sum)
-    return Rates(2 * left.shape[0] * right.numel() / product, memory.nbytes / reading)
+    return Rates(product_rate(dtype), memory.nbytes / reading)
+
+
+def product_rate(dtype: torch.dtype, rows: int = 256, inner: int = 1024, columns: int = 2048) -> float:
+    """Operations a second of `[rows, inner] @ [inner, columns]`, with the threads that torch has now."""
+    left, right = torch.randn(rows, inner).to(dtype), torch.randn(columns, inner).to(dtype)
+    return 2 * left.shape[0] * right.numel() / _best(lambda: torch.nn.functional.linear(left, right))
 
 
 def _best(work: Callable[[], object], seconds: float = 0.4) -> float:

@@ -40,6 +40,13 @@ def cpus() -> set[int]:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether a matrix product in bfloat16 is faster here than one in float32: "auto" precision takes it then."""
+    from redraft.training.precision import compute_dtype
+
+    return compute_dtype("auto", "cpu") is not None
+
+
 class CpuShare:
     """`with CpuShare() as share:`, then `share.others`: the share of this process's CPUs, 0 to 1, that was busy with
     something else (the hypervisor's theft included); None where the system doesn't tell."""
