@@ -232,7 +232,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint_whole(
 def test_a_full_disk_at_the_export_says_that_the_checkpoint_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fill_the_disk(*_: object) -> None:
+    def fill_the_disk(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full, pytest.raises(CheckpointError, match="step 1 is whole, and the same command"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from typing import Any
@@ -18,10 +19,10 @@ from redraft.model.network import LLaDA2
 from redraft.training import preference
 from redraft.training.layout import lay_out
 from redraft.training.likelihood import document_elbo, elbo_masks
-from redraft.training.lora import LoraConfig, add_lora
+from redraft.training.lora import LoraConfig, add_lora, is_adapted
 from redraft.training.objective import Draws
 from redraft.training.optimizer import routers
-from redraft.training.preference import PreferenceConfig, PreferenceObjective, adapters_off, frozen_reference
+from redraft.training.preference import PreferenceConfig, PreferenceObjective, adapters_off
 from redraft.types import Pair, Sample
 
 DRAWS = Draws(seed=3, step=5, mask_id=MASK, eos_ids=(EOS,), block_length=4, replacements=np.arange(40))
@@ -41,6 +42,11 @@ def pairs(count: int = 3, first: int = 100) -> list[Pair]:
         )
         out.append(Pair(chosen, rejected, i))
     return out
+
+
+def frozen_reference(model: LLaDA2) -> LLaDA2 | None:
+    """A copy of a network that is about to be trained, unless its adapters can be switched off instead."""
+    return None if is_adapted(model) else copy.deepcopy(model).eval().requires_grad_(False)
 
 
 def objective(model: LLaDA2, copies: int = 2, **config: float) -> PreferenceObjective:

@@ -117,6 +117,22 @@ class Layer(nn.Module):
         return x_BTC + self.mlp(self.post_attention_layernorm(x_BTC), pools_BT)
 
 
+def reset_parameter(
+    config: ModelConfig, name: str, parameter: Tensor, generator: torch.Generator | None = None
+) -> None:
+    """Normal(0, initializer_range) weights; the two projections back into the residual stream are scaled down by
+    sqrt(2 · layers), as GPT-2 does, so that depth doesn't raise the variance. Norms are 1, but those of queries and
+    keys start where the sharpest attention is that of heads 128 wide: narrow ones could hardly look at a neighbour
+    otherwise. name: as in `named_parameters`."""
+    if parameter.ndim == 1:
+        sharp = name.endswith(("query_layernorm.weight", "key_layernorm.weight"))
+        nn.init.constant_(parameter, (128 / config.head_dim) ** 0.25 if sharp else 1.0)
+        return
+    back = name.endswith(("attention.dense.weight", "down_proj.weight", "experts.down"))
+    std = config.initializer_range / ((2 * config.num_hidden_layers) ** 0.5 if back else 1.0)
+    nn.init.normal_(parameter, std=std, generator=generator)
+
+
 class LLaDA2(nn.Module):
     """The whole network. `forward` gives hidden states, `head` turns those that are needed into logits."""
 
@@ -135,18 +151,9 @@ class LLaDA2(nn.Module):
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Normal(0, initializer_range) weights; the two projections back into the residual stream are scaled down
-        by sqrt(2 · layers), as GPT-2 does, so that depth doesn't raise the variance. Norms are 1, but those of queries
-        and keys start where the sharpest attention is that of heads 128 wide: narrow ones could hardly look at a
-        neighbour otherwise."""
-        std = self.config.initializer_range
+        """Random weights, each by `reset_parameter`."""
         for name, parameter in self.named_parameters():
-            if parameter.ndim == 1:
-                sharp = name.endswith(("query_layernorm.weight", "key_layernorm.weight"))
-                nn.init.constant_(parameter, (128 / self.config.head_dim) ** 0.25 if sharp else 1.0)
-                continue
-            back = name.endswith(("attention.dense.weight", "down_proj.weight", "experts.down"))
-            nn.init.normal_(parameter, std=std / (2 * self.config.num_hidden_layers) ** 0.5 if back else std)
+            reset_parameter(self.config, name, parameter)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from redraft.errors import CheckpointError
 from redraft.model.storage import write_json
@@ -41,37 +42,46 @@ def to_average(folder: Path, count: int) -> list[Path]:
     return best_states(folder, count) or states(folder)[-count:]
 
 
-def average_states(folders: Sequence[Path], pieces: Mapping[str, Piece]) -> None:
-    """Fills the pieces with the mean of their rows over the checkpoints, balance biases included.
+class Mean:
+    """The mean of the tensors of checkpoints, balance biases included, read when asked for; of one it is that one.
 
-    The sum is float32 or wider, and one tensor is in memory at a time. (Adapters are averaged factor by factor: for
-    near-by checkpoints the mean of their products up to terms of second order.) Raises CheckpointError unless every
-    checkpoint holds these tensors.
+    The sum is float32 or wider. (Adapters are averaged factor by factor: for near-by checkpoints the mean of their
+    products up to terms of second order.) Raises CheckpointError unless every checkpoint holds tensors of `shapes`.
     """
-    if not folders:
-        raise CheckpointError("there is no checkpoint to average")
+
+    def __init__(self, folders: Sequence[Path], shapes: Mapping[str, tuple[int, ...]]):
+        if not folders:
+            raise CheckpointError("there is no checkpoint to average")
+        self.shapes = shapes
+        self._files = [PieceFiles(sorted(folder.glob("model-*.safetensors"))) for folder in folders]
+        for folder, files in zip(folders, self._files, strict=True):
+            differing: Collection[str] = files.names ^ shapes.keys()
+            differing = differing or [name for name, shape in shapes.items() if files.shape(name) != shape]
+            if differing:
+                raise CheckpointError(f"{folder} is not of this model: it differs in {min(differing)}")
+
+    def rows(self, name: str, first: int, count: int) -> Tensor:
+        """Rows `first` to `first + count` of a tensor (all of a scalar)."""
+        total = self._files[0].rows(name, first, count)
+        total = total.to(torch.promote_types(total.dtype, torch.float32))
+        for files in self._files[1:]:
+            total += files.rows(name, first, count)
+        return total.div_(len(self._files))
+
+    def whole(self, name: str) -> Tensor:
+        """All rows of a tensor."""
+        return self.rows(name, 0, self.shapes[name][0] if self.shapes[name] else 1)
+
+
+@torch.no_grad()
+def average_states(folders: Sequence[Path], pieces: Mapping[str, Piece]) -> None:
+    """Fills the pieces with the `Mean` of their rows over the checkpoints, one tensor at a time."""
     try:
-        checkpoints = [PieceFiles(sorted(folder.glob("model-*.safetensors"))) for folder in folders]
-        for folder, files in zip(folders, checkpoints, strict=True):
-            _check(folder, files, pieces)
+        mean = Mean(folders, {name: piece.shape for name, piece in pieces.items()})
         for name, piece in pieces.items():
-            rows = len(piece.tensor) if piece.tensor.ndim else 1
-            total = torch.zeros_like(
-                piece.tensor, dtype=torch.promote_types(piece.tensor.dtype, torch.float32), device="cpu"
-            )
-            for files in checkpoints:
-                total += files.rows(name, piece.first, rows)
-            with torch.no_grad():
-                piece.tensor.copy_(total / len(checkpoints))
+            piece.tensor.copy_(mean.rows(name, piece.first, piece.count))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot average checkpoints: {' '.join(str(error).split())}") from None
-
-
-def _check(folder: Path, files: PieceFiles, pieces: Mapping[str, Piece]) -> None:
-    differing: Collection[str] = files.names ^ pieces.keys()
-    differing = differing or [name for name, piece in pieces.items() if files.shape(name) != piece.shape]
-    if differing:
-        raise CheckpointError(f"{folder} is not of this model: it differs in {min(differing)}")
 
 
 def _about(state: Path) -> dict:

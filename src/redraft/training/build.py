@@ -7,25 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from redraft.errors import CheckpointError, ConfigError
-from redraft.model.checkpoint import load_model
 from redraft.model.config import ModelConfig
 from redraft.model.folder import checkpoint_folder
 from redraft.model.network import LLaDA2
 from redraft.text.build import train_tokenizer
 from redraft.text.tokenizer import Tokenizer
 from redraft.training.data import Source, corpus, open_pairs, open_source
-from redraft.training.initial import look_at_neighbours
-from redraft.training.lora import add_lora
 from redraft.training.objective import DraftAndEdit, Draws, Objective
 from redraft.training.optimizer import Optimizer
 from redraft.training.parallel import Distributed, Ranks
 from redraft.training.precision import compute_dtype
-from redraft.training.preference import PreferenceObjective, frozen_reference
+from redraft.training.preference import PreferenceObjective
 from redraft.training.recipe import Recipe
 from redraft.training.resume import check_data, check_recipe, write_recipe
+from redraft.training.start import Start
 from redraft.training.state import load_state, states
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -78,10 +75,12 @@ def open_run(recipe: Recipe, *, resume: bool = True) -> Run:
             _make_tokenizer(recipe, folder / "tokenizer")
     ranks.wait()
     tokenizer = Tokenizer.load(folder / "tokenizer")
-    model = make_model(recipe, tokenizer).to(ranks.device).train()
-    objective = make_objective(recipe, model)
+    start = Start(recipe, tokenizer)
+    model = start.network().train()
     dtype = compute_dtype(recipe.run.precision, ranks.device.type)
     distributed = Distributed(model, recipe.parallel, ranks, dtype)
+    start.fill(distributed, trained=not states(folder))
+    objective = _objective(start, ranks)
     optimizer = Optimizer(distributed, recipe.optimizer)
     source = _open_data(recipe, tokenizer, model.config)
     run = Run(recipe, folder, ranks, model, distributed, optimizer, objective, tokenizer, source)
@@ -92,12 +91,15 @@ def open_run(recipe: Recipe, *, resume: bool = True) -> Run:
     return run
 
 
-def make_objective(recipe: Recipe, model: LLaDA2) -> Objective:
-    """The recipe's objective. `model` is whole and as training finds it first: preference training compares with it."""
-    config, length = recipe.objective, model.config.block_length
+def _objective(start: Start, ranks: Ranks) -> Objective:
+    """The recipe's objective; preference training compares with the network that it starts from, unless that is the
+    trained one without its adapters."""
+    recipe = start.recipe
+    config, length = recipe.objective, start.config.block_length
     if config.kind == "documents":
         return DraftAndEdit(config, length)
-    return PreferenceObjective(config.preference, config.copies, length, frozen_reference(model))
+    reference = None if recipe.lora else start.reference(ranks)
+    return PreferenceObjective(config.preference, config.copies, length, reference)
 
 
 def _open_data(recipe: Recipe, tokenizer: Tokenizer, model: ModelConfig) -> Source:
@@ -126,29 +128,3 @@ def _make_tokenizer(recipe: Recipe, folder: Path) -> None:
     for name in TOKENIZER_FILES:
         if (start / name).exists():
             shutil.copy(start / name, folder / name)
-
-
-def make_model(recipe: Recipe, tokenizer: Tokenizer) -> LLaDA2:
-    """The checkpoint that the run starts from, in float32, or a network with random weights; with adapters if asked."""
-    model = _plain_model(recipe, tokenizer)
-    return add_lora(model, recipe.lora, seed=recipe.seed) if recipe.lora else model
-
-
-def _plain_model(recipe: Recipe, tokenizer: Tokenizer) -> LLaDA2:
-    if recipe.start:
-        model = load_model(checkpoint_folder(recipe.start), dtype=torch.float32)
-        for name, value in recipe.model.items():
-            if getattr(model.config, name) != value:
-                raise ConfigError(f"model.{name} is {value!r}, but {recipe.start} has {getattr(model.config, name)!r}")
-        return model
-    config = ModelConfig(
-        **recipe.model,
-        vocab_size=-(-tokenizer.vocab_size // 8) * 8,
-        mask_token_id=tokenizer.mask_id,
-        eos_token_id=tokenizer.eos_ids[0],
-        pad_token_id=tokenizer.eos_ids[0],
-    )
-    torch.manual_seed(recipe.seed)
-    model = LLaDA2(config)
-    look_at_neighbours(model)
-    return model

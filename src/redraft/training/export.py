@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from redraft.model.checkpoint import save_model
 from redraft.model.network import LLaDA2
-from redraft.training.lora import merge_lora
+from redraft.training.tensors import merged
 
 
-def export(model: LLaDA2, tokenizer: Path, folder: Path, dtype: torch.dtype = torch.bfloat16) -> Path:
+def export(
+    model: LLaDA2,
+    tokenizer: Path,
+    folder: Path,
+    dtype: torch.dtype = torch.bfloat16,
+    state: Mapping[str, Tensor] | None = None,
+) -> Path:
     """Writes weights (in `dtype`; the router's stay in float32), config, generation config and tokenizer files.
 
-    Adapters are merged into the weights, before these are rounded; `model` itself keeps them.
+    Adapters are merged into the weights, before these are rounded; `model` itself keeps them. state: the tensors of
+    `model` by the names of its `state_dict`, instead of its own: it may then be on the meta device. They are asked for
+    one by one, so that no more than a file of the export and a module with adapters, or a tensor, is in memory.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    save_model(merge_lora(copy.deepcopy(model)).to(dtype), folder)
+    plain = LLaDA2(model.config, device="meta", dtype=dtype)
+    plain.file_dtypes = model.file_dtypes
+    save_model(plain, folder, state=merged(model, model.state_dict() if state is None else state))
     for file in tokenizer.iterdir():
         shutil.copy(file, folder / file.name)
     config = model.config

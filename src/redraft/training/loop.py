@@ -6,26 +6,28 @@ import contextlib
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from redraft.errors import CheckpointError
 from redraft.model.network import LLaDA2
 from redraft.text.tokenizer import Tokenizer
 from redraft.training.adapter_files import save_adapter
-from redraft.training.average import SCORE, average_states, best_states, note_score, score_of, to_average
-from redraft.training.build import Run, make_model, open_run
+from redraft.training.average import SCORE, Mean, average_states, best_states, note_score, score_of, to_average
+from redraft.training.build import Run, open_run
 from redraft.training.export import export
-from redraft.training.lora import checkpoint_names, is_adapted
+from redraft.training.lora import checkpoint_names, is_adapted, plain_name
 from redraft.training.metrics import MetricsFile, draw_curves
-from redraft.training.pieces import copied_piece
 from redraft.training.recipe import Recipe
+from redraft.training.start import Start
 from redraft.training.state import save_state, states
 from redraft.training.step import train_step
+from redraft.training.tensors import Tensors
 from redraft.training.trackers import Tracker, open_tracker
 
 Line = dict[str, float]
@@ -106,10 +108,10 @@ def finish(run: Run) -> Path:
     if run.ranks.first:
         try:
             draw_curves(run.folder / "metrics.jsonl", run.folder / "curves.png")
-            whole = _whole(run)
-            export(whole, run.folder / "tokenizer", exported)
-            if is_adapted(whole):
-                save_adapter(whole, run.folder / "adapter", base=run.recipe.start)
+            model, state = _whole(run)
+            export(model, run.folder / "tokenizer", exported, state=state)
+            if is_adapted(model):
+                save_adapter(model, run.folder / "adapter", base=run.recipe.start)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
                 f"{exported} could not be written: {' '.join(str(error).split())}; "
@@ -119,16 +121,21 @@ def finish(run: Run) -> Path:
     return exported
 
 
-def _whole(run: Run) -> LLaDA2:
-    """The trained model on this process alone: its own, or where that is in parts, one filled from the checkpoints."""
+def _whole(run: Run) -> tuple[LLaDA2, Mapping[str, Tensor]]:
+    """The trained model as one process sees it: its own, or where that lies in parts, one without memory, whose tensors
+    are read from the checkpoints and where they are frozen from the start, each when it is asked for."""
     if not run.distributed.collective:
-        return run.model
-    model = make_model(run.recipe, run.tokenizer)
-    state, held = model.state_dict(), checkpoint_names(model)
-    pieces = {name: copied_piece(tensor, 1, first=True) for name, tensor in state.items() if name in held}
+        return run.model, run.model.state_dict()
+    start = Start(run.recipe, run.tokenizer)
+    model = start.network()
+    own = model.state_dict()
+    trained = {name: tuple(own[name].shape) for name in checkpoint_names(model)}
     averaged = to_average(run.folder, run.recipe.run.average) if run.recipe.run.average else []
-    average_states(averaged or states(run.folder)[-1:], pieces)
-    return model
+    mean = Mean(averaged or states(run.folder)[-1:], trained)
+    state = Tensors(own.keys(), lambda name: mean.whole(name) if name in trained else start.read(plain_name(name)))
+    if is_adapted(model):
+        model.load_state_dict({name: state[name] for name in trained}, strict=False, assign=True)
+    return model, state
 
 
 @contextlib.contextmanager

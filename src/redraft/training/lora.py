@@ -117,25 +117,38 @@ def merge_lora(model: LLaDA2) -> LLaDA2:
 
     A network without adapters is returned as it is.
     """
-    from peft.tuners.tuners_utils import BaseTunerLayer
-    from peft.utils import ModulesToSaveWrapper
-
     if not is_adapted(model):
         return model
-    for name, module in list(model.named_modules()):
-        inside = ".base_layer" in name or ".original_module" in name or ".modules_to_save" in name
-        if not inside and isinstance(module, (BaseTunerLayer, ModulesToSaveWrapper)):
-            model.set_submodule(name, _merged(module))
+    for name, module in adapter_modules(model).items():
+        model.set_submodule(name, merged_module(module))
     del model.peft_config
     return model.requires_grad_(True)
 
 
-def _merged(module: Any) -> Any:
+def adapter_modules(model: LLaDA2) -> dict[str, Any]:
+    """PEFT's modules in an adapted network by name, each with all that it wraps."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils import ModulesToSaveWrapper
+
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, (BaseTunerLayer, ModulesToSaveWrapper))
+        and not any(inside in name for inside in (".base_layer", ".original_module", ".modules_to_save"))
+    }
+
+
+def merged_module(module: Any) -> Any:
     """The plain module of one of PEFT's; stacked parameters and modules trained whole have a way of their own."""
     if hasattr(module, "unload_and_optionally_merge_module"):
         return module.unload_and_optionally_merge_module(merge=True, safe_merge=False, adapter_names=None)
     module.merge()
     return module.get_base_layer()
+
+
+def plain_name(name: str) -> str:
+    """What the plain network calls a tensor that an adapted one keeps frozen."""
+    return name.replace(".base_layer", "").replace(".original_module", "")
 
 
 def checkpoint_names(model: LLaDA2) -> set[str]:

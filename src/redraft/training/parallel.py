@@ -27,6 +27,7 @@ from redraft.errors import ConfigError
 from redraft.model.attention import MaskedAttention
 from redraft.model.network import Experts, LLaDA2
 from redraft.model.parallel import share_experts
+from redraft.model.reader import materialise
 from redraft.model.router import Router
 from redraft.training.lora import checkpoint_names
 from redraft.training.pieces import Piece, copied_piece, expert_piece, sharded_piece
@@ -110,7 +111,11 @@ class Ranks:
 
 
 class Distributed:
-    """A model laid over the run's processes, and this process's part of each of its tensors.
+    """A model laid over the run's processes, and this process's part of each of its tensors: `parts`, and of these
+    `pieces`, what a checkpoint of the run holds.
+
+    A model on the meta device is laid out there and then gets memory for this process's parts alone, which hold nothing
+    of use until they are filled (`training.start`).
 
     The model is changed in place and is called as before, with one rule when it is cut in any way (`collective`): all
     processes run the same forwards and backwards, since each is a conversation. `lockstep` sees to it where their
@@ -135,7 +140,11 @@ class Distributed:
             if config.data == "shard":
                 everyone = init_device_mesh(ranks.device.type, (ranks.world,))
                 _shard(model, everyone, self._grid["data"] if config.experts > 1 else everyone, dtype)
-        self.pieces = self._pieces()
+        if any(parameter.is_meta for parameter in model.parameters()):
+            materialise(model, ranks.device)
+        self.parts = self._parts()
+        held = checkpoint_names(model)
+        self.pieces = {name: piece for name, piece in self.parts.items() if name in held}
 
     def sum_gradients(self) -> None:
         """Adds the gradients of the copies of each trained parameter; one that got none here counts as zero. (What
@@ -177,12 +186,10 @@ class Distributed:
     def _any_forward(self, mine: bool) -> bool:
         return self.ranks.most({"forward": mine})["forward"] > 0
 
-    def _pieces(self) -> dict[str, Piece]:
-        """Every tensor that a checkpoint holds: parameters and persistent buffers, of adapters only where there are."""
-        out, held = {}, checkpoint_names(self.model)
+    def _parts(self) -> dict[str, Piece]:
+        """Of every parameter and persistent buffer."""
+        out = {}
         for name, tensor in self.model.state_dict().items():
-            if name not in held:
-                continue
             if self._grid is not None and self.config.experts > 1 and _of_experts(name):
                 out[name] = expert_piece(tensor, self._grid)
             elif isinstance(tensor, DTensor):

@@ -69,10 +69,11 @@ class PieceFiles:
         return (last.first + last.shape[0], *last.shape[1:]) if last.shape else ()
 
     def rows(self, name: str, first: int, count: int) -> Tensor:
-        """Rows `first` to `first + count` of a tensor (all of a scalar). Raises CheckpointError if some are nowhere."""
+        """Rows `first` to `first + count` of a tensor (all of a scalar), in memory of their own. Raises CheckpointError
+        if some are nowhere."""
         stored = self._stored[name]
         if not stored[0].shape:
-            return stored[0].reader.get_tensor(name)
+            return stored[0].reader.get_tensor(name).clone()
         parts, at, end = [], first, first + count
         for part in stored:
             upto = min(end, part.first + part.shape[0])
@@ -95,4 +96,4 @@ class PieceFiles:
         if problems:
             raise CheckpointError(listing(problems))
         for name, piece in pieces.items():
-            piece.tensor.copy_(self.rows(name, piece.first, len(piece.tensor) if piece.tensor.ndim else 1))
+            piece.tensor.copy_(self.rows(name, piece.first, piece.count))

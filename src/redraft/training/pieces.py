@@ -30,6 +30,11 @@ class Piece:
         """Of the whole tensor."""
         return (self.rows, *self.tensor.shape[1:]) if self.tensor.ndim else ()
 
+    @property
+    def count(self) -> int:
+        """Rows held here (1 for a scalar)."""
+        return len(self.tensor) if self.tensor.ndim else 1
+
     def span(self, index: int) -> tuple[int, int]:
         """First and last row (exclusive) of a process's range, where the rows are cut in equal ones, as FSDP2 cuts."""
         size = -(-self.rows // self.ranges)

@@ -10,7 +10,6 @@ Shapes: P pairs; their two sides lie side by side as documents.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +17,13 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional as F
 
 from redraft.errors import ConfigError
 from redraft.model.network import LLaDA2
 from redraft.training.layout import Layout, lay_out
 from redraft.training.likelihood import document_elbo, elbo_masks
-from redraft.training.lora import is_adapted
 from redraft.training.noise import Noisy
 from redraft.types import Pair
 
@@ -65,7 +64,8 @@ class PreparedPairs:
 @dataclass(frozen=True)
 class PreferenceObjective:
     """DPO as an `Objective`. copies: masks of each block, the Monte Carlo samples of a bound. fill: as in `lay_out`.
-    reference: None takes the trained network itself with its adapters (LoRA) switched off."""
+    reference: frozen, laid over the processes as the trained network is; None takes that itself with its adapters
+    (LoRA) switched off."""
 
     config: PreferenceConfig
     copies: int
@@ -119,15 +119,11 @@ class PreferenceObjective:
     def _reference_of(self, model: LLaDA2) -> Iterator[LLaDA2]:
         if self.reference is not None:
             yield self.reference
+            if isinstance(self.reference, FSDPModule):
+                self.reference.reshard()  # no backward pass comes that would drop what was gathered
             return
         with adapters_off(model):
             yield model
-
-
-def frozen_reference(model: LLaDA2) -> LLaDA2 | None:
-    """The reference of a network that is about to be trained: a frozen copy, or None where its adapters can be switched
-    off instead."""
-    return None if is_adapted(model) else copy.deepcopy(model).eval().requires_grad_(False)
 
 
 @contextmanager
