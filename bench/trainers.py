@@ -130,7 +130,7 @@ class Public:
             layout,
             objective.noise,
             seed=draws.seed,
-            step=draws.step,
+            step=0,
             mask_id=draws.mask_id,
             replacements=draws.replacements,
         )

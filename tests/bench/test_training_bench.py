@@ -63,8 +63,10 @@ def run(known: dict[str, Size], out: Path, *arguments: str) -> tuple[int, dict[s
 def test_both_trainers_take_the_same_step(text: int, copies: int) -> None:
     size = small(text, copies)
     task = Task(size, "float32", 3, size.network(3))
-    ours, public = build("redraft", task), build("public", task)
-    for documents in (3, 1, 3):  # and again: nothing has moved
+    ours = build("redraft", task)
+    ours.step(1)  # which moves nothing
+    public = build("public", task)
+    for documents in (3, 1, 3):
         one, other = ours.step(documents), public.step(documents)
         assert one.loss == pytest.approx(other.loss, rel=1e-5)
         assert one.norm == pytest.approx(other.norm, rel=1e-4)
