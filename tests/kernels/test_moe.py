@@ -71,3 +71,18 @@ def test_groups_without_rows(dtype: torch.dtype) -> None:
     x, weight = torch.randn(7, 8, dtype=dtype), torch.randn(4, 5, 8, dtype=dtype)
     ends = torch.tensor([0, 3, 3, 7], dtype=torch.int32)
     torch.testing.assert_close(grouped_linear(x, weight, ends), grouped_linear_reference(x, weight, ends))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("widths", [(16, 8), (8, 5), (18, 16), (7, 9)])
+def test_widths_of_every_kind_and_their_gradients(widths: tuple[int, int], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    inputs, outputs = widths
+    x, weight = torch.randn(7, inputs, dtype=dtype), torch.randn(3, outputs, inputs, dtype=dtype)
+    ends, grads = torch.tensor([2, 3, 7], dtype=torch.int32), []
+    for product in (grouped_linear, grouped_linear_reference):
+        leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
+        out = product(*leaves, ends)
+        grads.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    for fast, slow in zip(*grads, strict=True):
+        torch.testing.assert_close(fast, slow)

@@ -44,13 +44,13 @@ def grouped_linear(x_NI: Tensor, weight_GOI: Tensor | LowRank, ends_G: Tensor) -
     """`x @ weight[g].T` for the rows of each group; differentiable in both.
 
     ends_G: int32, the exclusive end of each group's rows; the last is N. Uses torch's grouped GEMM, and a
-    loop over the groups that have rows where torch has none (float64).
+    loop over the groups that have rows where torch has none (float64, rows that aren't whole multiples of 16 bytes).
     """
     if isinstance(weight_GOI, LowRank):
         return weight_GOI.linear(x_NI, ends_G)
     if not len(x_NI):  # still a part of the graph: its gradients are zeros, not missing
         return F.linear(x_NI, weight_GOI[0])
-    if x_NI.dtype in _NATIVE:
+    if x_NI.dtype in _NATIVE and all(width * x_NI.itemsize % _ALIGNED == 0 for width in weight_GOI.shape[1:]):
         return F.grouped_mm(x_NI, weight_GOI.transpose(1, 2), offs=ends_G)
     return grouped_linear_reference(x_NI, weight_GOI, ends_G)
 
