@@ -32,6 +32,16 @@ def _integer(name: str, value: Any, low: int, high: int | None = None) -> int:
     return value
 
 
+def _bias(value: Any) -> dict[int, float]:
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"logit_bias must map token ids to numbers from -100 to 100, got {value!r}")
+    allowed = "numbers from -100 to 100"
+    return {
+        _integer("an id in logit_bias", token, 0): _number("logit_bias", bias, -100.0, 100.0, allowed=allowed)
+        for token, bias in value.items()
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How one request is decoded. `None` takes the mode's value (see `redraft.decoding.modes`).
@@ -45,7 +55,19 @@ class SamplingParams:
     min_unmask: positions drafted a step at least, while masks remain.
     temperature, top_p, top_k (0: all), seed: sampling of drafts; edits always propose the argmax.
     max_tokens: tokens generated at most. stop, stop_token_ids, ignore_eos: where the text ends.
+    logit_bias: added to the logits of these ids, from -100 to 100.
+    presence_penalty, frequency_penalty: subtracted from the logit of every token of the answer's committed blocks,
+        once and per occurrence; from -2 to 2.
+    stutter_penalty: subtracted from the logit of the token immediately to the left, also across the block's border;
+        a mask to the left gives none.
+    mbe_blocks: written blocks that stay open to edits while the next one is drafted (multi-block editing); 0: none.
+    mbe_steps: edit steps at most over them and a block that is done. mbe_edit_threshold: of these edits; None takes
+        the one of edits inside a block.
+    n: answers to one prompt; each draws with its own numbers.
     logprobs: number of alternatives reported with each token's log-probability at its last write, or None.
+
+    Bias and penalties change the distribution itself: the choice, the confidence that thresholds look at, and
+    log-probabilities. Temperature, top_p and top_k change only what a draft is drawn from.
     """
 
     mode: str = "quality"
@@ -61,6 +83,15 @@ class SamplingParams:
     stop: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    stutter_penalty: float = 0.0
+    mbe_blocks: int = 0
+    mbe_steps: int = 3
+    mbe_edit_threshold: float | None = None
+    n: int = 1
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -94,6 +125,31 @@ class SamplingParams:
         put(self, "stop_token_ids", ids)
         if not isinstance(self.ignore_eos, bool):
             raise InvalidInput(f"ignore_eos must be true or false, got {self.ignore_eos!r}")
+        if self.logit_bias is not None:
+            put(self, "logit_bias", _bias(self.logit_bias))
+        for name in ("presence_penalty", "frequency_penalty"):
+            put(self, name, _number(name, getattr(self, name), -2.0, 2.0, allowed="a number from -2 to 2"))
+        stutter = _number("stutter_penalty", self.stutter_penalty, 0.0, 100.0, allowed="a number from 0 to 100")
+        put(self, "stutter_penalty", stutter)
+        self._check_multiblock()
+        _integer("n", self.n, 1)
+        if self.logprobs is not None:
+            _integer("logprobs", self.logprobs, 0, 20)
+
+    def _check_multiblock(self) -> None:
+        _integer("mbe_blocks", self.mbe_blocks, 0, 64)
+        _integer("mbe_steps", self.mbe_steps, 1)
+        own = self.mbe_edit_threshold
+        if own is not None:
+            own = _number("mbe_edit_threshold", own, 0.0, 1.0, allowed="a number from 0 to 1")
+            object.__setattr__(self, "mbe_edit_threshold", own)
+            if not self.mbe_blocks:
+                raise InvalidInput(f"mbe_edit_threshold has no effect without mbe_blocks, got {own!r}")
+        off = self.edit_threshold == OFF or (self.edit_threshold is None and self.mode == "draft-only")
+        if self.mbe_blocks and own is None and off:
+            raise InvalidInput(
+                f"mbe_blocks needs mbe_edit_threshold when editing is off, got mbe_blocks={self.mbe_blocks} without it"
+            )
 
     def with_(self, **changes: Any) -> SamplingParams:
         """A copy with some fields changed; an unknown name is an error that names it."""
@@ -128,13 +184,26 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token's natural log-probability at its last write (when it was drafted, or last edited), over all ids at
+    temperature 1, bias and penalties included. top: the most likely (id, log-probability) of that moment, most likely
+    first, ties by lowest id, ids that are never proposed left out; the token itself need not be among them."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer. `token_ids` keeps the EOS; `text` drops it and what a stop string cut."""
+    """One answer. `token_ids` keeps the EOS; `text` drops it and what a stop string cut. logprobs: one for each of
+    `token_ids` when the request asked for them."""
 
     text: str
     token_ids: list[int]
     finish_reason: FinishReason
     stats: Stats
+    logprobs: list[TokenLogprob] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from redraft.cli.frames import Frame
 from redraft.cli.session import Session
-from redraft.types import CanvasEvent, Choice, Completion, SamplingParams, Stats
+from redraft.types import CanvasEvent, Choice, Completion, SamplingParams, Stats, TokenLogprob
 
 MASK, EOS = 0, 1
 WORDS = ["<mask>", "<eos>", "Max", " ", "has", "had", "5", "\n", "界", "\x1b[2J", "6"]
@@ -56,12 +57,18 @@ class FakeLLM:
                 edited=edited,
                 frozen=frozen,
                 text_delta=text,
-                completion=self.completion if number == len(SCRIPT) - 1 else None,
+                completion=self.answer(params) if number == len(SCRIPT) - 1 else None,
             )
 
     def generate(self, prompts: Sequence[Any], params: SamplingParams) -> list[Completion]:
         self.asked += [(prompt, params) for prompt in prompts]
-        return [self.completion for _ in prompts]
+        return [self.answer(params) for _ in prompts]
+
+    def answer(self, params: SamplingParams) -> Completion:
+        choice = self.completion.choices[0]
+        if params.logprobs is not None:
+            choice = replace(choice, logprobs=[TokenLogprob(token, -0.5, ((2, -0.5),)) for token in choice.token_ids])
+        return replace(self.completion, choices=[choice] * params.n)
 
     @property
     def completion(self) -> Completion:

@@ -72,7 +72,8 @@ def test_options_become_sampling_params(llm: FakeLLM, capsys: pytest.CaptureFixt
     arguments = (
         "generate hello --mode speed --threshold 0.4 --edit-threshold off --max-post-steps 3 --min-unmask 2 "
         "--temperature 0.5 --top-p 0.9 --top-k 7 --seed 11 --max-tokens 40 --stop . --stop ; "
-        "--stop-token-ids 4 --stop-token-ids 5 --ignore-eos"
+        "--stop-token-ids 4 --stop-token-ids 5 --ignore-eos --logit-bias 4:-2.5 --logit-bias 9:100 "
+        "--presence-penalty 0.5 --frequency-penalty -0.25 --stutter-penalty 3"
     )
     assert run(arguments.split()) == 0
     prompt, params = llm.asked[0]
@@ -91,6 +92,10 @@ def test_options_become_sampling_params(llm: FakeLLM, capsys: pytest.CaptureFixt
         stop=(".", ";"),
         stop_token_ids=(4, 5),
         ignore_eos=True,
+        logit_bias={4: -2.5, 9: 100.0},
+        presence_penalty=0.5,
+        frequency_penalty=-0.25,
+        stutter_penalty=3.0,
     )
     assert capsys.readouterr().out == "Max has 5界\n"
 
@@ -115,6 +120,19 @@ def test_json_and_stats(llm: FakeLLM, capsys: pytest.CaptureFixture[str]) -> Non
         "stats": {"tokens": 7, "forwards": 5, "edits": 1, "prompt_tokens": 3, "seconds": 0.5},
     }
     assert err == "steps 5 · tokens 7 · TPF 1.40 · TPS 14 · edits 1\n"
+
+
+def test_several_answers_and_their_log_probabilities(llm: FakeLLM, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["generate", "hello", "--n", "2", "--stats"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "Max has 5界\n\nMax has 5界\n"
+    assert err.splitlines() == ["steps 5 · tokens 7 · TPF 1.40 · TPS 14 · edits 1"] * 2
+    assert run(["generate", "hello", "--json", "--logprobs", "1"]) == 0
+    single = json.loads(capsys.readouterr().out)
+    assert len(single["logprobs"]) == len(single["token_ids"])
+    assert single["logprobs"][0] == {"token": 2, "logprob": -0.5, "top": [[2, -0.5]]}
+    assert run(["generate", "hello", "--json", "--logprobs", "1", "--n", "2"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"choices": [single, single]}
 
 
 def test_ctrl_c_keeps_what_was_generated(llm: FakeLLM, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -184,6 +202,14 @@ def test_prompts_that_cannot_be_read(
         (["generate", "hi", "--top-p", "0"], "top_p"),
         (["generate", "hi", "--seed", "-1"], "seed"),
         (["generate", "hi", "--stop", ""], "stop"),
+        (["generate", "hi", "--logit-bias", "5"], "ID:VALUE"),
+        (["generate", "hi", "--logit-bias", "a:1"], "'a:1'"),
+        (["generate", "hi", "--logit-bias", "5:much"], "'5:much'"),
+        (["generate", "hi", "--logit-bias", "5:101"], "logit_bias"),
+        (["generate", "hi", "--presence-penalty", "3"], "presence_penalty"),
+        (["generate", "hi", "--n", "0"], "n must be"),
+        (["generate", "hi", "--logprobs", "2"], "--json"),
+        (["generate", "hi", "--n", "2", "--trace", "t.jsonl"], "--trace"),
         (["generate", "hi", "--threads", "0"], "threads"),
         (["generate", "hi", "--dtype", "float8"], "dtype"),
         (["generate", "hi", "--device", "abacus"], "device"),

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from redraft.errors import InvalidInput
-from redraft.types import CanvasEvent, Completion
+from redraft.types import CanvasEvent, Choice, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """How the answer ended and what it cost: `reason` is "stop", "length" or "abort"; seconds of wall time."""
+    """How the answer ended and what it cost: `reason` is "stop", "length" or "abort"; seconds of wall time. logprobs:
+    when they were asked for; traces leave them out."""
 
     reason: str
     tokens: int
@@ -24,17 +25,19 @@ class Finish:
     edits: int
     prompt_tokens: int
     seconds: float
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
     @classmethod
-    def of(cls, completion: Completion) -> Finish:
-        stats = completion.stats
+    def of(cls, choice: Choice) -> Finish:
+        stats = choice.stats
         return cls(
-            reason=completion.finish_reason,
+            reason=choice.finish_reason,
             tokens=stats.generated_tokens,
             forwards=stats.forwards,
             edits=stats.edits,
             prompt_tokens=stats.prompt_tokens,
             seconds=stats.seconds,
+            logprobs=None if choice.logprobs is None else tuple(choice.logprobs),
         )
 
 
@@ -80,7 +83,7 @@ class Frame:
             inserted=len(event.inserted),
             frozen=event.frozen,
             text_delta=event.text_delta,
-            finish=None if event.completion is None else Finish.of(event.completion),
+            finish=None if event.completion is None else Finish.of(event.completion.choices[0]),
         )
 
     @property
@@ -111,7 +114,8 @@ class Frame:
             if value := getattr(self, name):
                 record[name] = value
         if self.finish is not None:
-            record["finish"] = asdict(self.finish)
+            record["finish"] = asdict(replace(self.finish, logprobs=None))
+            del record["finish"]["logprobs"]
         return record
 
     @classmethod

@@ -43,6 +43,15 @@ def generate(
     stop: options.Stop = None,
     stop_token_ids: options.StopTokenIds = None,
     ignore_eos: options.IgnoreEos = None,
+    logit_bias: options.LogitBias = None,
+    presence_penalty: options.PresencePenalty = None,
+    frequency_penalty: options.FrequencyPenalty = None,
+    stutter_penalty: options.StutterPenalty = None,
+    mbe_blocks: options.MbeBlocks = None,
+    mbe_steps: options.MbeSteps = None,
+    mbe_edit_threshold: options.MbeEditThreshold = None,
+    n: options.N = None,
+    logprobs: options.Logprobs = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
@@ -70,13 +79,29 @@ def generate(
         stop=stop,
         stop_token_ids=stop_token_ids,
         ignore_eos=ignore_eos,
+        logit_bias=logit_bias,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        stutter_penalty=stutter_penalty,
+        mbe_blocks=mbe_blocks,
+        mbe_steps=mbe_steps,
+        mbe_edit_threshold=mbe_edit_threshold,
+        n=n,
+        logprobs=logprobs,
     )
+    if params.logprobs is not None and not as_json:
+        raise InvalidInput(f"logprobs are printed with --json only, got --logprobs {params.logprobs} without it")
+    if params.n > 1 and trace is not None:
+        raise InvalidInput(f"a trace holds one answer, so n must be 1 with --trace, got {params.n}")
     text = prompt_text(prompt, file)
     session = Session.load(model, device, dtype, threads)
     special = session.tokenizer.special_ids
+    ids = text if raw else session.chat_ids(text)
+    if params.n > 1:
+        return _several(session.answers(ids, params), as_json, stats)
     state = ViewState(prompt=text, raw=raw, special_ids=special)
     with ExitStack() as stack:
-        frames = session.frames(text if raw else session.chat_ids(text), params)
+        frames = session.frames(ids, params)
         if trace is not None:
             header = Header.of(model or "redraft-nano", text, raw, special, params)
             frames = _traced(frames, stack.enter_context(TraceWriter(trace, header)))
@@ -114,7 +139,19 @@ def result(state: ViewState) -> dict[str, Any]:
     if state.finish is None:
         return record | {"finish_reason": "abort", "stats": None}
     costs = asdict(state.finish)
-    return record | {"finish_reason": costs.pop("reason"), "stats": costs}
+    logprobs = costs.pop("logprobs")
+    record |= {"finish_reason": costs.pop("reason"), "stats": costs}
+    return record if logprobs is None else record | {"logprobs": logprobs}
+
+
+def _several(answers: list[ViewState], as_json: bool, stats: bool) -> None:
+    """Prints finished answers, one after the other, with an empty line between them."""
+    if as_json:
+        print(json.dumps({"choices": [result(answer) for answer in answers]}, ensure_ascii=False))
+    else:
+        print("\n\n".join(answer.text.removesuffix("\n") for answer in answers))
+    if stats:
+        print("\n".join(answer.summary() for answer in answers), file=sys.stderr)
 
 
 def _traced(frames: Iterator[Frame], writer: TraceWriter) -> Iterator[Frame]:

@@ -50,6 +50,33 @@ StopTokenIds = Annotated[
     list[int] | None, _option("--stop-token-ids", help="End the text at this token id; may be repeated.")
 ]
 IgnoreEos = Annotated[bool | None, _option("--ignore-eos", help="Go on after the end-of-text token.")]
+LogitBias = Annotated[
+    list[str] | None,
+    _option("--logit-bias", metavar="ID:VALUE", help="Add to the logit of this token id; may be repeated."),
+]
+PresencePenalty = Annotated[
+    float | None,
+    _option("--presence-penalty", help="Lower the logits of tokens that finished blocks hold by this [default: 0]."),
+]
+FrequencyPenalty = Annotated[
+    float | None, _option("--frequency-penalty", help="The same, for each time that they hold it [default: 0].")
+]
+StutterPenalty = Annotated[
+    float | None, _option("--stutter-penalty", help="Lower the logit of the token to the left by this [default: 0].")
+]
+MbeBlocks = Annotated[
+    int | None, _option("--mbe-blocks", help="Blocks before the open one that may still be edited [default: 0].")
+]
+MbeSteps = Annotated[
+    int | None, _option("--mbe-steps", help="Steps at most that edit these blocks together [default: 3].")
+]
+MbeEditThreshold = Annotated[
+    float | None, _option("--mbe-edit-threshold", help="The edit threshold of these steps [default: the other's].")
+]
+N = Annotated[int | None, _option("--n", help="Answers to the prompt [default: 1].")]
+Logprobs = Annotated[
+    int | None, _option("--logprobs", help="With --json: log-probabilities, and those of this many alternatives.")
+]
 
 Model = Annotated[
     str | None, _option("--model", metavar="PATH", help="Checkpoint folder [default: the model inside this package].")
@@ -64,11 +91,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 
 def sampling_params(**given: Any) -> SamplingParams:
-    """SamplingParams of the options that were given; `edit_threshold` arrives as the text of the option."""
+    """SamplingParams of the options that were given; `edit_threshold` and `logit_bias` arrive as the texts of the
+    options."""
     fields = {name: value for name, value in given.items() if value is not None}
     edit = fields.get("edit_threshold")
     if edit is not None:
         fields["edit_threshold"] = _number_or_text(edit)
+    if "logit_bias" in fields:
+        fields["logit_bias"] = dict(map(_bias, fields["logit_bias"]))
     return SamplingParams(**fields)
 
 
@@ -77,6 +107,15 @@ def _number_or_text(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, colon, value = text.partition(":")
+    if colon and token.strip().isdecimal():
+        number = _number_or_text(value)
+        if isinstance(number, float):
+            return int(token), number
+    raise InvalidInput(f"logit_bias must be ID:VALUE such as 42:-5, got {text!r}")
 
 
 def positive(name: str, value: float) -> float:

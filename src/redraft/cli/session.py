@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from redraft.cli.frames import Frame
+from redraft.cli.frames import Finish, Frame
 from redraft.cli.options import set_threads
+from redraft.cli.view import ViewState
 from redraft.errors import CheckpointError
 from redraft.types import SamplingParams
 
@@ -45,6 +46,13 @@ class Session:
         events = self.llm.stream(prompt, params)
         began = time.monotonic()
         return (Frame.of(event, self._text, time.monotonic() - began) for event in events)
+
+    def answers(self, prompt: str | list[int], params: SamplingParams) -> list[ViewState]:
+        """All answers to one request, finished."""
+        return [
+            ViewState(text=choice.text, token_ids=choice.token_ids, finish=Finish.of(choice))
+            for choice in self.llm.generate([prompt], params)[0].choices
+        ]
 
     def _text(self, token: int) -> str:
         if token not in self._texts:

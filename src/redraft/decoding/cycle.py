@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
-
 from redraft.decoding.canvas import Canvas
 
 
@@ -24,21 +22,16 @@ class Trail:
     def follow(self, canvas: Canvas, remaining: int) -> Canvas:
         """Takes the newest state; when it was there before, returns the state `remaining` steps later, else itself.
 
-        Tokens and confidences are those that the plain loop would end with.
+        Tokens, confidences and log-probabilities are those that the plain loop would end with.
         """
         first = self._index.setdefault(canvas.tokens.tobytes(), len(self._states))
         self._states.append(canvas)
         period = len(self._states) - 1 - first
         if not period:
             return canvas
-        confidence = canvas.confidence
+        end = canvas
         lap = self._states[first : first + remaining % period + 1]
         for before, after in pairwise(lap):
-            confidence = np.where(before.tokens != after.tokens, after.confidence, confidence)
-        return replace(
-            canvas,
-            tokens=lap[-1].tokens,
-            confidence=confidence,
-            step=canvas.step + remaining,
-            post_steps=canvas.post_steps + remaining,
-        )
+            changed = before.tokens != after.tokens
+            end = end.write(changed, after.tokens, after.confidence, after.logprobs)
+        return replace(end, step=canvas.step + remaining, post_steps=canvas.post_steps + remaining)

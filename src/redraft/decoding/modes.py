@@ -35,6 +35,13 @@ def policy_of(params: SamplingParams) -> DraftAndEdit:
     return DraftAndEdit(Draft(threshold, params.min_unmask), _edit(params, mode), params.max_post_steps)
 
 
+def edit_of(params: SamplingParams) -> DraftAndEdit:
+    """The policy of a multi-block pass, which only edits: by its own threshold, else that of edits inside a block."""
+    if params.mbe_edit_threshold is not None:
+        params = params.with_(edit_threshold=params.mbe_edit_threshold)
+    return DraftAndEdit(Draft(1.0), _edit(params, MODES[params.mode]), params.mbe_steps)
+
+
 def _edit(params: SamplingParams, mode: Mode) -> Edit | None:
     stated = params.edit_threshold
     if stated == OFF:

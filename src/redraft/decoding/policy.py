@@ -22,6 +22,10 @@ class DraftAndEdit:
     edit: Edit | None = None
     max_post_steps: int = 16
 
+    def wanted(self, canvas: Canvas) -> np.ndarray:
+        """int64 [W], rising: the positions that a step may write, and so the only ones whose candidates matter."""
+        return np.flatnonzero(canvas.masked if self.edit is None else ~canvas.prompt)
+
     def step(self, canvas: Canvas, candidates: Candidates) -> tuple[Canvas, Change]:
         """Writes the candidates of all chosen positions; NumericalError when logits are not finite."""
         if not candidates.finite.all():
@@ -31,7 +35,7 @@ class DraftAndEdit:
         chosen = self.draft.choose(canvas, candidates)
         if self.edit is not None:
             chosen = chosen | self.edit.choose(canvas, candidates)
-        after = canvas.write(chosen, candidates.token, candidates.prob)
+        after = canvas.write(chosen, candidates.token, candidates.prob, candidates.logprobs)
         return after, Change.between(canvas, after)
 
     def post_steps_left(self, canvas: Canvas) -> int:

@@ -40,6 +40,11 @@ class Ending:
         self._stream = stream
         self._held = ""  # text that may still turn out to begin a stop string
 
+    def ends_within(self, tokens: Sequence[int]) -> bool:
+        """Whether the sequence would end among these tokens, by an id or by `max_tokens`; stop strings, which show in
+        the text alone, are left out."""
+        return len(self.token_ids) + len(tokens) >= self._max_tokens or not self._end_ids.isdisjoint(tokens)
+
     def push(self, tokens: Iterable[int]) -> str:
         """Adds the generated tokens of a block; returns the text this adds. Tokens after the end are dropped."""
         already = len(self.text)
@@ -53,6 +58,12 @@ class Ending:
                     self._finish("length")
             if self.reason is not None:
                 break
+        return self.text[already:]
+
+    def abort(self) -> str:
+        """Ends the sequence from outside; returns the text that was held back."""
+        already = len(self.text)
+        self._finish("abort")
         return self.text[already:]
 
     def _add(self, text: str) -> None:
