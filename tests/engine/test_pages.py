@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.tiny import tiny_config
 from torch import Tensor
 
+from redraft.engine.batch import slots
 from redraft.engine.context import run
 from redraft.engine.pages import PagePool, page_length
 from redraft.engine.storage import PageStorage, page_bytes
@@ -99,8 +100,8 @@ def test_what_is_written_is_gathered_and_nothing_else_changes(pages: list[int], 
     before = storage.data.clone()
     k = -1 - torch.rand(stop - start, config.num_key_value_heads, config.head_dim)
     v = k - 1
-    storage.write(1, storage.slots(pages, start, stop), k, v)
-    keys, values = storage.gather(1, torch.tensor(pages), stop)
+    storage.write(1, torch.from_numpy(slots(pages, start, stop, 32)), k, v)
+    keys, values = storage.read(1, torch.tensor(pages), stop)
     assert torch.equal(keys[start:], k) and torch.equal(values[start:], v)
     for position in range(start, stop):
         page, place = pages[position // 32], position % 32
@@ -119,12 +120,12 @@ def test_a_shared_page_gives_what_full_recomputation_gives(tiny: Any, block: int
 
     def forward(pages: list[int], start: int, tokens: Tensor) -> Tensor:
         stop = start + len(tokens)
-        slots, index = storage.slots(pages, start, stop), torch.tensor(pages)
+        index, places = torch.tensor(pages), torch.from_numpy(slots(pages, start, stop, page))
         mask = block_causal_mask(torch.arange(start, stop), torch.arange(stop), block)
 
         def attend(layer: int, q_BTHD: Tensor, k_BTGD: Tensor, v_BTGD: Tensor) -> Tensor:
-            storage.write(layer, slots, k_BTGD[0], v_BTGD[0])
-            keys, values = storage.gather(layer, index, stop)
+            storage.write(layer, places, k_BTGD[0], v_BTGD[0])
+            keys, values = storage.read(layer, index, stop)
             return attention(q_BTHD, keys[None], values[None], mask)
 
         return run(model, tokens.numpy(), start, attend, block)[0]

@@ -6,8 +6,9 @@ G key-value heads, D head width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,24 +35,38 @@ class PageStorage:
     ) -> None:
         self.page_length = page_length(block_length)
         shape = (config.num_hidden_layers, 2, count, self.page_length, config.num_key_value_heads, config.head_dim)
+        self.count = count
         try:
-            self.data = torch.zeros(shape, device=device, dtype=dtype)
-        except RuntimeError as error:  # torch's out-of-memory errors are RuntimeErrors
+            self.data = _zeros(shape, device, dtype)
+        except (RuntimeError, MemoryError, ValueError) as error:  # torch's out-of-memory errors are RuntimeErrors
             size = count * page_bytes(config, block_length, dtype) / 2**30
             raise InvalidInput(f"pages={count} take {size:.1f} GiB on {device}; ask for fewer ({error})") from None
         self._flat = self.data.flatten(2, 3)
-
-    def slots(self, pages: Sequence[int], start: int, stop: int) -> Tensor:
-        """Where the positions start..stop of a sequence with these pages lie: int64 [T], page * P + place in it."""
-        positions_T = torch.arange(start, stop)
-        pages_T = torch.tensor(pages, dtype=torch.int64)[positions_T // self.page_length]
-        return (pages_T * self.page_length + positions_T % self.page_length).to(self.data.device)
 
     def write(self, layer: int, slots_T: Tensor, k_TGD: Tensor, v_TGD: Tensor) -> None:
         """The caller has made sure, once a forward, that the pages are its own (`PagePool.require_writable`)."""
         self._flat[layer, 0, slots_T], self._flat[layer, 1, slots_T] = k_TGD, v_TGD
 
-    def gather(self, layer: int, pages_n: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [S, G, D] of the first `length` positions of the sequence with these pages: int64 [n]."""
-        pair = self.data[layer].index_select(1, pages_n).flatten(1, 2)
+    def read(self, layer: int, pages: int | Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [S, G, D] of the first `length` positions of the sequence with these pages: int64 [n], which
+        are copied, or the first of pages that lie one after another, which are not."""
+        if isinstance(pages, int):
+            first = pages * self.page_length
+            return self._flat[layer, 0, first : first + length], self._flat[layer, 1, first : first + length]
+        pair = self.data[layer].index_select(1, pages).flatten(1, 2)
         return pair[0, :length], pair[1, :length]
+
+    def whole(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [N * P, G, D] of all pages, not copied."""
+        return self._flat[layer, 0], self._flat[layer, 1]
+
+    def clear(self, slots_T: Tensor) -> None:
+        """Zeros at these places, in all layers."""
+        self._flat.index_fill_(2, slots_T, 0)
+
+
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros; those of the CPU take memory page by page as they are written, where `torch.zeros` takes all at once."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
