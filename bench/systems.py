@@ -53,7 +53,8 @@ class Ours:
         self.name = "cached" if cached else "uncached"
         self.recomputes = not cached
         self._per_step = per_step
-        self._llm = LLM.from_model(network, control=ControlIds(mask_id), use_cache=cached)
+        # Every run reads its prompt, also when the last one had the same.
+        self._llm = LLM.from_model(network, control=ControlIds(mask_id), use_cache=cached, prefix_cache=False)
 
     def run(self, prompt: Sequence[int], new_tokens: int, limit: int | None = None) -> list[Step]:
         params = SamplingParams(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from redraft.training.data.rows import Preference, kind_of, parse
 from redraft.training.preference import PreferenceConfig, PreferenceObjective
 from redraft.training.recipe import Recipe, load_recipe
 from redraft.training.step import train_step
+from redraft.types import SamplingParams
 
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
@@ -61,6 +63,14 @@ def test_every_key_of_a_recipe_stands_in_the_guide_with_its_default() -> None:
     assert {key: value for key, value in stated.items() if value != actual[key]} == {}, "another default in the code"
     numbers = {key for key, value in actual.items() if type(value) is not type(stated[key])}
     assert not numbers, "an integer where the code has a float, or the reverse"
+
+
+def test_every_sampling_field_stands_in_its_guide_with_its_default() -> None:
+    page = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z_]+)` \| `([^`]+)` \|", page, re.MULTILINE)
+    stated = {name: ast.literal_eval(default) for name, default in rows}
+    assert len(stated) == len(rows), "a field stands there twice"
+    assert stated == {field.name: field.default for field in fields(SamplingParams)}
 
 
 def test_every_metric_stands_in_the_guide(tmp_path: Path) -> None:
@@ -114,18 +124,19 @@ def trees() -> list[tuple[str, list[tuple[int, str]]]]:
 
 
 def test_the_trees_of_structure_name_what_is_there() -> None:
-    packages, training = trees()
+    packages, *inner = trees()
     named = {name.rstrip("/") for depth, name in packages[1] if depth == 1}
     source = ROOT / packages[0]
     there = {path.name for path in source.iterdir() if not path.name.startswith("_")}
     assert named == there
     for depth, name in packages[1]:
         assert depth or (ROOT / name).exists(), name
-    folder, paths = ROOT / training[0], set()
-    inside = ""
-    for depth, name in training[1]:
-        inside = inside if depth == 2 else name if name.endswith("/") else ""
-        if not name.endswith("/"):
-            paths.add(inside + name)
-    actual = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if not path.name.startswith("_")}
-    assert paths == actual
+    assert {top for top, _ in inner} == {"src/redraft/engine/", "src/redraft/training/"}
+    for top, entries in inner:
+        folder, paths, inside = ROOT / top, set(), ""
+        for depth, name in entries:
+            inside = inside if depth == 2 else name if name.endswith("/") else ""
+            if not name.endswith("/"):
+                paths.add(inside + name)
+        actual = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if not path.name.startswith("_")}
+        assert paths == actual, top

@@ -6,7 +6,8 @@
     │   └── ContextLengthError                     prompt + max_tokens over the context
     ├── CheckpointError       (OSError)            files missing, foreign or mis-shaped
     ├── NumericalError        (ArithmeticError)    NaN or infinite logits or loss
-    ├── EngineError           (RuntimeError)       the engine's accounts of its pages do not balance
+    ├── EngineError           (RuntimeError)       the engine's pages do not balance, or its process is gone
+    ├── QueueFull             (RuntimeError)       as many requests wait as may wait
     └── TemplateError         (RuntimeError)       a chat template failed in its sandbox
 
 Each is also the matching built-in, so callers that know nothing of Redraft still catch it. The command
@@ -40,7 +41,12 @@ class NumericalError(RedraftError, ArithmeticError):
 
 
 class EngineError(RedraftError, RuntimeError):
-    """The engine's accounts of its pages do not balance, or a page was used by who doesn't hold it: a bug."""
+    """The engine's accounts of its pages do not balance, or a page was used by who doesn't hold it: a bug. Or its
+    process has ended."""
+
+
+class QueueFull(RedraftError, RuntimeError):
+    """As many requests wait as the engine's queue limit allows; the request may be made again later."""
 
 
 class TemplateError(RedraftError, RuntimeError):

@@ -59,7 +59,7 @@ def test_logits_of_both_contexts(seed: str, block_length: int) -> None:
         for start in range(0, len(row), block_length):
             tokens = row[start : start + block_length]
             for context in (cached, uncached):
-                logits = context.forward(tokens)
+                logits = context.head(context.forward(tokens))
                 np.testing.assert_allclose(logits.numpy(), expected[start : start + block_length], atol=1e-4)
                 context.commit(tokens)
     assert torch.isfinite(torch.from_numpy(golden[f"logits_block{block_length}"])).all()

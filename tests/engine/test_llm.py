@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,108 @@ def test_stop_ids_and_eos_stay_in_the_ids_and_leave_the_text(scripted: Any) -> N
     assert (found.token_ids, found.finish_reason) == (list(range(5, 17)), "length")
 
 
+# Several at once.
+
+
+def held(llm: LLM) -> int:
+    """Pages that requests hold now."""
+    llm._engine._engine.check()
+    return llm._engine._engine.statistics().pages.held
+
+
+def test_a_list_is_answered_together_and_each_as_alone(tiny: Callable[..., Any]) -> None:
+    model = tiny(1, torch.float64)
+    llm, slow = LLM.from_model(model, block_length=B), LLM.from_model(model, block_length=B, use_cache=False)
+    prompts = [[at % 29] * (5 * at + 1) for at in range(5)]
+    several = [SamplingParams(max_tokens=8 + at, temperature=at % 2, seed=at, max_post_steps=2) for at in range(5)]
+    assert [answer.token_ids for answer in llm.generate(prompts, several)] == [
+        answer.token_ids for answer in slow.generate(prompts, several)
+    ]
+    statistics = llm._engine._engine.statistics()
+    assert statistics.forwards < statistics.denoising_forwards, "forwards are shared"
+    assert held(llm) == 0
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_several_answers_to_one_prompt(tiny: Callable[..., Any], use_cache: bool) -> None:
+    llm = LLM.from_model(tiny(1, torch.float64), block_length=B, use_cache=use_cache)
+    hot = SamplingParams(temperature=2.0, max_tokens=12, ignore_eos=True, edit_threshold="off", n=3, seed=4)
+    events = list(llm.stream([3] * 40, hot))
+    completion = events[-1].completion
+    assert completion is not None and not any(event.completion for event in events[:-1])
+    assert {event.choice for event in events} == {0, 1, 2}
+    answers = [choice.token_ids for choice in completion.choices]
+    assert len(set(map(tuple, answers))) == 3
+    assert completion.token_ids == llm.generate([3] * 40, hot.with_(n=1))[0].token_ids, "the first is that of n=1"
+    assert [choice.token_ids for choice in llm.generate([3] * 40, hot)[0].choices] == answers
+    unseeded = llm.generate([3] * 40, hot.with_(seed=None))[0].choices
+    assert len({tuple(choice.token_ids) for choice in unseeded}) == 3
+
+
+def test_the_next_prompt_uses_what_the_last_computed(ids_only: LLM) -> None:
+    llm = LLM.from_model(ids_only.model, block_length=B)
+    prompt, params = [3] * 70, SamplingParams(max_tokens=9)
+    first, again, longer = (llm.generate(ids, params)[0] for ids in (prompt, prompt, [*prompt, 4]))
+    assert first.token_ids == again.token_ids
+    assert [answer.stats.cached_tokens for answer in (first, again, longer)] == [0, 64, 64]
+    assert LLM.from_model(llm.model, block_length=B, prefix_cache=False).generate(prompt, params)[0].text == first.text
+    llm.weights_changed()
+    assert llm.generate(prompt, params)[0].stats.cached_tokens == 0
+
+
+def test_streams_may_be_read_in_turn_and_left_open(ids_only: LLM) -> None:
+    llm = LLM.from_model(ids_only.model, block_length=B)
+    params = SamplingParams(max_tokens=40, threshold=2, edit_threshold="off", ignore_eos=True)
+    one, other = (llm.stream([token] * 9, params) for token in (1, 2))
+    left = llm.stream([3] * 9, params.with_(max_tokens=400))
+    next(left)
+    assert held(llm) > 0
+    pairs = list(zip(one, other, strict=True))
+    for index, token in enumerate((1, 2)):
+        last = pairs[-1][index].completion
+        assert last is not None and last.token_ids == llm.generate([token] * 9, params)[0].token_ids
+    assert held(llm) > 0, "the third is still open"
+    left.close()  # type: ignore[attr-defined]
+    assert held(llm) == 0
+    unread = llm.stream([1], params)
+    del unread
+    llm._engine._engine.check(idle=True)
+
+
+def test_threads_may_share_a_model(ids_only: LLM) -> None:
+    llm = LLM.from_model(ids_only.model, block_length=B)
+    params = SamplingParams(max_tokens=16, max_post_steps=2)
+    expected = [llm.generate([token] * 9, params)[0].token_ids for token in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda token: llm.generate([token] * 9, params)[0].token_ids, range(6)))
+    assert found == expected and held(llm) == 0
+
+
+def test_an_error_ends_its_call_and_the_model_goes_on(scripted: Any) -> None:
+    def script(tokens: list[int], positions: list[int]) -> torch.Tensor:
+        logits = torch.eye(32)[[p % 29 for p in positions]] * 50
+        broken = (torch.tensor(tokens) == 30).view(-1, B).any(1).repeat_interleave(B)
+        return logits.masked_fill(broken[:, None], torch.nan)
+
+    llm = LLM.from_model(scripted(script), control=ControlIds(MASK), block_length=B, max_running=2)
+    params = SamplingParams(max_tokens=20, min_unmask=1, threshold=2, edit_threshold="off")
+    open_ = llm.stream([1, 2], params)
+    next(open_)
+    with pytest.raises(NumericalError, match="position 1 "):
+        llm.generate([[1] * 9, [2, 3], [4] * 9, [30]] * 2, params)
+    *_, last = open_
+    assert last.completion is not None and last.completion.token_ids == list(range(2, 22))
+    assert held(llm) == 0
+
+
+def test_memory_that_cant_hold_a_request_refuses_it_before_any_is_answered(ids_only: LLM) -> None:
+    llm = LLM.from_model(ids_only.model, block_length=B, cache_tokens=64)
+    with pytest.raises(InvalidInput, match="together they must be at most 64 tokens"):
+        llm.generate([[1], [2] * 60], SamplingParams(max_tokens=8))
+    assert llm._engine._engine.statistics().forwards == 0 and held(llm) == 0
+    assert len(llm.generate([[1] * 50] * 5, SamplingParams(max_tokens=14, ignore_eos=True))) == 5
+
+
 # No prompt hangs.
 
 
@@ -225,6 +328,8 @@ def test_bad_settings_are_refused_by_name(llm: LLM, ids_only: LLM, folder: Path)
     for message, call in {
         "block_length": lambda: LLM.from_model(ids_only.model, block_length=0),
         "prefill_chunk": lambda: LLM.from_model(ids_only.model, prefill_chunk=-1),
+        "max_running": lambda: LLM.from_model(ids_only.model, max_running=0),
+        "memory_fraction": lambda: LLM(folder, memory_fraction=2.0),
         "stop_token_ids": lambda: llm.generate("Max", SamplingParams(stop_token_ids=[300])),
         "params": lambda: llm.generate(["Max", "Ann"], [SamplingParams()]),
         "float12": lambda: LLM(folder, dtype="float12"),

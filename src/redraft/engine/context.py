@@ -1,6 +1,7 @@
 """What a sequence has committed, and the forward of the block after it: with the cache, or by full recomputation.
 
-L is the block length. Both contexts give the same logits; the uncached one is the oracle of the cached one.
+L is the block length, C the hidden size, V the vocabulary. Both contexts give the same hidden
+states; the uncached one is the oracle of the cached one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PREFILL_CHUNK = 1024
 
 
 class Context(Protocol):
-    """prefill_forwards: forwards that only read committed tokens and gave no logits."""
+    """prefill_forwards: forwards that only read committed tokens."""
 
     prefill_forwards: int
 
@@ -28,7 +29,11 @@ class Context(Protocol):
         ...
 
     def forward(self, tokens: np.ndarray) -> Tensor:
-        """Logits [L, V] of the block that follows the committed ones: int64 [L]."""
+        """Hidden states [L, C] of the block that follows the committed ones: int64 [L]."""
+        ...
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., C]."""
         ...
 
 
@@ -64,7 +69,11 @@ class CachedContext:
         self._cache.length += len(self._waiting)
         self._waiting = self._waiting[:0]
         self._seen = tokens
-        return self._model.head(hidden[0, -len(tokens) :])
+        return hidden[0, -len(tokens) :]
+
+    @torch.inference_mode()
+    def head(self, hidden: Tensor) -> Tensor:
+        return self._model.head(hidden)
 
     def _run(self, tokens: np.ndarray) -> Tensor:
         return run(self._model, tokens, self._cache.length, self._cache.attend(len(tokens)), self._block_length)
@@ -87,8 +96,11 @@ class UncachedContext:
         whole = np.concatenate((self._committed, tokens))
         positions = torch.arange(len(whole), device=self._model.device)
         attend = MaskedAttention(block_causal_mask(positions, positions, self._block_length))
-        hidden = run(self._model, whole, 0, attend, self._block_length)
-        return self._model.head(hidden[0, -len(tokens) :])
+        return run(self._model, whole, 0, attend, self._block_length)[0, -len(tokens) :]
+
+    @torch.inference_mode()
+    def head(self, hidden: Tensor) -> Tensor:
+        return self._model.head(hidden)
 
 
 def run(model: LLaDA2, tokens: np.ndarray, start: int, attend: Attend, block_length: int) -> Tensor:

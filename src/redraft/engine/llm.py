@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import operator
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from redraft.engine.context import PREFILL_CHUNK, CachedContext, Context, UncachedContext
-from redraft.engine.generate import ControlIds, Request, generate
+from redraft.engine.checks import require_answerable, require_positive, token_ids
+from redraft.engine.context import PREFILL_CHUNK, UncachedContext
+from redraft.engine.engine import Engine
+from redraft.engine.generate import ControlIds, generate
+from redraft.engine.local import LocalEngine
+from redraft.engine.request import EngineSettings, Request
 from redraft.engine.settings import (
     control_ids,
     generation_config,
     resolve_device,
     resolve_dtype,
 )
-from redraft.errors import ContextLengthError, InvalidInput
+from redraft.errors import InvalidInput
 from redraft.model.checkpoint import load_model
 from redraft.model.folder import checkpoint_folder
 from redraft.model.network import LLaDA2
@@ -30,13 +36,19 @@ Conversation = Sequence[Mapping[str, Any]]
 
 
 class LLM:
-    """A model ready to answer.
+    """A model ready to answer, many prompts at once: each gets the tokens that it would get alone. What prompts have in
+    common at their beginning is computed once, also from one call to the next. Several streams may be open at the same
+    time, and several threads may call.
 
     path: a checkpoint folder; None for the model inside the package. device: None takes the GPU where there is one.
     dtype: "float32", "bfloat16", "float16" or "float64"; None takes float32 on the CPU, bfloat16 elsewhere.
     block_length: None takes the checkpoint's; keys and values depend on it, so it belongs to the model.
-    use_cache: False reads the whole sequence at every step (slow; gives the same tokens).
-    prefill_chunk: positions of a prompt that one forward reads at most, rounded down to whole blocks.
+    use_cache: False reads the whole sequence at every step, one answer after the other (slow; gives the same tokens).
+    prefill_chunk: positions of prompts that one forward reads at most, rounded down to whole blocks.
+    max_running: answers that are written at the same time; more wait.
+    cache_tokens, memory_fraction: memory for keys and values, in positions or as a share of what is free on the
+    device, set aside when the first prompt comes; None: for `max_running` answers of the whole context, but at most
+    half of what is free. prefix_cache: whether what was computed is kept for the next prompt that begins with it.
     """
 
     def __init__(
@@ -48,7 +60,18 @@ class LLM:
         block_length: int | None = None,
         use_cache: bool = True,
         prefill_chunk: int = PREFILL_CHUNK,
+        max_running: int = 16,
+        cache_tokens: int | None = None,
+        memory_fraction: float | None = None,
+        prefix_cache: bool = True,
     ) -> None:
+        settings = EngineSettings(
+            max_running=max_running,
+            forward_tokens=require_positive("prefill_chunk", prefill_chunk),
+            cache_tokens=cache_tokens,
+            memory_fraction=memory_fraction,
+            prefix_cache=prefix_cache,
+        )
         place = resolve_device(device)
         precision = resolve_dtype(dtype, place)
         folder = checkpoint_folder(path)
@@ -56,7 +79,7 @@ class LLM:
         tokenizer = Tokenizer.load(folder) if (folder / "tokenizer.json").exists() else None
         model = load_model(folder, device=place, dtype=precision)
         control = control_ids(model.config, generation, tokenizer)
-        self._set(model, tokenizer, control, block_length, use_cache, prefill_chunk)
+        self._set(model, tokenizer, control, block_length, use_cache, settings)
 
     @classmethod
     def from_model(
@@ -68,11 +91,22 @@ class LLM:
         block_length: int | None = None,
         use_cache: bool = True,
         prefill_chunk: int = PREFILL_CHUNK,
+        max_running: int = 16,
+        cache_tokens: int | None = None,
+        memory_fraction: float | None = None,
+        prefix_cache: bool = True,
     ) -> LLM:
         """An LLM around a network in memory; control: None takes the ids of the configuration or the tokenizer."""
         self = cls.__new__(cls)
         control = control or control_ids(model.config, None, tokenizer)
-        self._set(model, tokenizer, control, block_length, use_cache, prefill_chunk)
+        settings = EngineSettings(
+            max_running=max_running,
+            forward_tokens=require_positive("prefill_chunk", prefill_chunk),
+            cache_tokens=cache_tokens,
+            memory_fraction=memory_fraction,
+            prefix_cache=prefix_cache,
+        )
+        self._set(model, tokenizer, control, block_length, use_cache, settings)
         return self
 
     def _set(
@@ -82,15 +116,15 @@ class LLM:
         control: ControlIds,
         block_length: int | None,
         use_cache: bool,
-        prefill_chunk: int,
+        settings: EngineSettings,
     ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.control = control
         length = model.config.block_length if block_length is None else block_length
-        self.block_length = _positive("block_length", length)
+        self.block_length = require_positive("block_length", length)
         self._use_cache = use_cache
-        self._prefill_chunk = _positive("prefill_chunk", prefill_chunk)
+        self._settings = settings
 
     @property
     def context_length(self) -> int:
@@ -102,15 +136,17 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Completion]:
-        """Answers one prompt (text or token ids) or a list of them, in order.
+        """Answers one prompt (text or token ids) or a list of them, all at once; the completions are in their order.
 
         params: one for all, or one for each prompt. Every prompt is checked before the first is answered: InvalidInput
-        for an empty or foreign one, ContextLengthError when prompt and max_tokens exceed the context.
+        for an empty or foreign one, or one that all pages can't hold; ContextLengthError when prompt and max_tokens
+        exceed the context. An error while one is answered (NumericalError) ends the call.
         """
         several = _as_list(prompts)
         pairs = zip(several, self._params(params, len(several)), strict=True)
         requests = [self._request(prompt, own, index) for index, (prompt, own) in enumerate(pairs)]
-        return [self._complete(request) for request in requests]
+        done = {event.request: event.completion for event in self._events(requests, steps=False) if event.completion}
+        return [done[request.id] for request in requests]
 
     def chat(
         self,
@@ -127,58 +163,52 @@ class LLM:
         return self.generate([self.render(conversation, tools) for conversation in conversations], params)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[CanvasEvent]:
-        """Answers one prompt step by step. Text arrives when its block is frozen; the last event has the completion."""
-        return self._events(self._request(prompt, params or SamplingParams(), 0))
+        """Answers one prompt step by step. Text arrives when its block is frozen; the last event has the completion.
+        An iterator that is closed early ends its request."""
+        return self._events([self._request(prompt, params or SamplingParams(), 0)], steps=True)
+
+    def weights_changed(self) -> None:
+        """To be called after every change of `model`'s weights in place; what was computed before is then not used for
+        prompts to come."""
+        if self._use_cache:
+            self._engine.weights_changed()
 
     def render(self, messages: Any, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
         """Token ids of a conversation under the checkpoint's chat template, ready for the answer."""
         return self._need_tokenizer("messages").render_chat(messages, tools=tools)
 
-    def _complete(self, request: Request) -> Completion:
-        *_, last = self._events(request)
-        assert last.completion is not None
-        return last.completion
+    @cached_property
+    def _engine(self) -> LocalEngine:
+        tokenizer, length = self.tokenizer, self.block_length
+        return LocalEngine(Engine(self.model, self.control, self._settings, block_length=length, tokenizer=tokenizer))
 
-    def _events(self, request: Request) -> Iterator[CanvasEvent]:
-        stream = Detokenizer(self.tokenizer) if self.tokenizer else None
-        return generate(self._context(request), request, self.block_length, self.control, stream)
+    def _events(self, requests: list[Request], *, steps: bool) -> Iterator[CanvasEvent]:
+        if self._use_cache:
+            return self._engine.stream(requests, events=steps)
+        return (event for request in requests for event in self._one_by_one(request))
 
-    def _context(self, request: Request) -> Context:
-        if not self._use_cache:
-            return UncachedContext(self.model, self.block_length)
-        blocks = -(-(len(request.prompt) + request.params.max_tokens) // self.block_length)
-        capacity = blocks * self.block_length
-        return CachedContext(self.model, capacity, self.block_length, prefill_chunk=self._prefill_chunk)
+    def _one_by_one(self, request: Request) -> Iterator[CanvasEvent]:
+        """The slow way: each answer alone, without cache."""
+        params = request.params
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        seeded = replace(request, params=params.with_(seed=seed))
+        choices = []
+        for choice in range(params.n):
+            context = UncachedContext(self.model, self.block_length)
+            stream = Detokenizer(self.tokenizer) if self.tokenizer else None
+            for event in generate(context, seeded, self.block_length, self.control, stream, choice):
+                if event.completion is not None:
+                    choices += event.completion.choices
+                    all_ = Completion(list(request.prompt), choices) if len(choices) == params.n else None
+                    event = replace(event, completion=all_)
+                yield event
 
     def _request(self, prompt: Prompt, params: SamplingParams, index: int) -> Request:
-        if isinstance(prompt, str):
-            ids = tuple(self._need_tokenizer("a text prompt").encode(prompt))
-        else:
-            ids = self._checked(prompt, index)
-        if not ids:
-            raise InvalidInput(f"prompt {index} is empty; it must hold at least one token, got {prompt!r}")
-        if params.stop:
-            self._need_tokenizer("stop")
-        for token in params.stop_token_ids:
-            if token >= self.model.config.vocab_size:
-                raise InvalidInput(f"stop_token_ids must be below {self.model.config.vocab_size}, got {token}")
-        if len(ids) + params.max_tokens > self.context_length:
-            raise ContextLengthError(
-                f"prompt {index} of {len(ids)} tokens and max_tokens {params.max_tokens} exceed the context of "
-                f"{self.context_length}; max_tokens can be at most {max(0, self.context_length - len(ids))}"
-            )
-        return Request(ids, params, index)
-
-    def _checked(self, prompt: Sequence[int], index: int) -> tuple[int, ...]:
-        last = self.model.config.vocab_size - 1
-        ids = []
-        for token in prompt:
-            if isinstance(token, bool) or not hasattr(token, "__index__"):
-                raise InvalidInput(f"prompt {index} must be text or token ids, got an item {token!r}")
-            ids.append(operator.index(token))
-            if not 0 <= ids[-1] <= last:
-                raise InvalidInput(f"prompt {index} holds the token id {ids[-1]}; ids must be from 0 to {last}")
-        return tuple(ids)
+        name, text = f"prompt {index}", self.tokenizer is not None
+        ids = self._need_tokenizer("a text prompt").encode(prompt) if isinstance(prompt, str) else prompt
+        checked = token_ids(name, ids)
+        require_answerable(name, checked, params, self.model.config, text=text)
+        return Request(checked, params, index)
 
     def _need_tokenizer(self, what: str) -> Tokenizer:
         if self.tokenizer is None:
@@ -207,9 +237,3 @@ def _as_list(prompts: Any) -> list[Prompt]:
         if not isinstance(prompt, (str, Sequence)) or isinstance(prompt, bytes):
             raise InvalidInput(f"prompt {index} must be text or token ids, got {prompt!r}")
     return list(prompts)
-
-
-def _positive(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidInput(f"{name} must be a positive integer, got {value!r}")
-    return value

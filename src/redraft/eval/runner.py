@@ -117,6 +117,6 @@ def _work(folder: str, model: str, job: Job) -> list[Record]:
 @cache
 def _llm(folder: str) -> LLM:
     """The worker's model. Loaded by the first job, whose error reaches the parent, and warmed up before it is timed."""
-    llm = LLM(folder, device="cpu")
+    llm = LLM(folder, device="cpu", prefix_cache=False)  # each setting reads its prompt, or times couldn't be compared
     llm.chat([{"role": "user", "content": "warm up"}], SamplingParams(max_tokens=llm.block_length))
     return llm

@@ -210,7 +210,7 @@ class LLaDA2MoeModelLM(PreTrainedModel):
     ) -> Tensor:
         """The new tokens only, int64 [B, longest answer], EOS included, shorter rows padded on the right.
 
-        Arguments and defaults are those of the public LLaDA2.1 code; each row of a batch is decoded alone.
+        Arguments and defaults are those of the public LLaDA2.1 code; each row of a batch gets the tokens it gets alone.
         inputs (or input_ids): int64 [B, L], or a BatchEncoding; attention_mask marks padding, which is dropped.
         block_length, eos_id, mask_id: None takes the checkpoint's. num_to_transfer: tokens drafted a step at least.
         seed: of the draws when temperature > 0; None takes it from torch's default generator.
@@ -242,7 +242,8 @@ class LLaDA2MoeModelLM(PreTrainedModel):
         control = self._control(eos_id, mask_id)
         training = self.model.training
         try:
-            llm = LLM.from_model(self.model, control=control, block_length=length)
+            running = max(1, min(16, len(rows)))
+            llm = LLM.from_model(self.model, control=control, block_length=length, max_running=running)
             answers = [completion.token_ids for completion in llm.generate(rows, several)] if rows else []
         finally:
             self.model.train(training)

@@ -1,0 +1,115 @@
+"""A fake of everything below the scheduler: its keys and values are the tokens themselves.
+
+What the fake proposes is a function of a sequence's own tokens, which it reads from the pages as an attention would. So
+a page that was lost, shared wrongly or written by someone else changes the answer, and the answer is compared with that
+of a loop that has no pages at all.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import numpy as np
+
+from redraft.decoding.block import BlockRun
+from redraft.decoding.candidates import Candidates
+from redraft.decoding.canvas import Canvas
+from redraft.decoding.modes import policy_of
+from redraft.decoding.stopping import Ending
+from redraft.engine.batch import Span
+from redraft.engine.generate import ControlIds
+from redraft.engine.pages import page_length
+from redraft.engine.radix import RootKey
+from redraft.engine.request import EngineSettings, Failure, Request
+from redraft.engine.scheduler import Scheduler
+from redraft.types import CanvasEvent, Completion, SamplingParams
+
+VOCAB, EOS, MASK = 40, 38, 39
+BROKEN = 37  # a prompt that begins with it gets logits that are not finite
+UNWRITTEN = -1
+
+
+def propose(before: np.ndarray, block: np.ndarray, choice: int = 0) -> Candidates:
+    """Tokens and confidences that depend on all earlier tokens, on the place and, now and then, on the block's own.
+    Some blocks converge, some go round in circles, and some end the text."""
+    place = np.arange(len(block))
+    seed = crc32(before.tobytes()) % 9973 + choice
+    token = (seed + 7 * place + int(block.sum()) % 5 // 3) % EOS
+    token = np.where((seed + place) % 61 == 0, EOS, token)
+    prob = (seed + 31 * place + 17 * int(block.sum()) % 101 + 1) % 101 / 102 + 0.005
+    whole = np.concatenate((before, block))
+    return Candidates(token, prob, np.full(len(block), whole[0] != BROKEN))
+
+
+def alone(prompt: tuple[int, ...], params: SamplingParams, block_length: int, choice: int = 0) -> list[int]:
+    """The tokens of one answer, by the plainest loop."""
+    policy = policy_of(params)
+    ending = Ending(max_tokens=params.max_tokens, end_ids=set() if params.ignore_eos else {EOS})
+    whole = len(prompt) // block_length * block_length
+    before, given = np.array(prompt[:whole], dtype=np.int64), prompt[whole:]
+    while ending.reason is None:
+        run = BlockRun(policy, Canvas.blank(len(before) // block_length, block_length, MASK, given))
+        while not run.done:
+            run.advance(propose(before, run.canvas.tokens, choice))
+        ending.push(run.canvas.tokens[len(given) :].tolist())
+        before, given = np.concatenate((before, run.canvas.tokens)), ()
+    return ending.token_ids
+
+
+class FakeEngine:
+    """The real scheduler over the fake. time: what deadlines are compared with. forwards: of each, for each part, how
+    many positions were committed already, and how many the span has."""
+
+    def __init__(self, settings: EngineSettings, block_length: int, pages: int) -> None:
+        self.time = 0.0
+        self.forwards: list[list[tuple[int, int]]] = []
+        self.completions: dict[int, Completion] = {}
+        self.failures: dict[int, Failure] = {}
+        self.events: list[CanvasEvent] = []
+        self._store = np.full((pages, page_length(block_length)), UNWRITTEN, dtype=np.int64)
+        root = RootKey(0, block_length)
+        control = ControlIds(MASK, frozenset({EOS}))
+        self.scheduler = Scheduler(settings, pages, root, control, now=lambda: self.time)
+
+    def step(self) -> None:
+        parts = self.scheduler.plan()
+        found = []
+        for part in parts:
+            before = self._read(part.span)
+            if part.steps:
+                before = np.concatenate((before, part.span.tokens[: part.committed]))
+                found.append(propose(before, part.span.tokens[part.committed :], part.sequence.choice))
+        for part in parts:
+            self._write(part.span)
+        if parts:
+            self.forwards.append([(part.committed, len(part.span.tokens)) for part in parts])
+        for output in self.scheduler.commit(parts, found):
+            if isinstance(output, Failure):
+                assert output.request not in self.failures
+                self.failures[output.request] = output
+                continue
+            self.events.append(output)
+            if output.completion is not None:
+                assert output.request not in self.completions
+                self.completions[output.request] = output.completion
+
+    def drain(self) -> None:
+        while self.scheduler.busy:
+            self.step()
+        self.scheduler.check(idle=True)
+
+    def answer(self, prompt: list[int] | tuple[int, ...], id: int = 0, **settings: object) -> Completion:
+        """Answers one request until the engine is idle."""
+        self.scheduler.submit(Request(tuple(prompt), SamplingParams(**settings), id))  # type: ignore[arg-type]
+        self.drain()
+        return self.completions[id]
+
+    def _read(self, span: Span) -> np.ndarray:
+        before = self._store[list(span.pages)].ravel()[: span.start]
+        assert (before != UNWRITTEN).all(), "a page was read before it was written"
+        return before
+
+    def _write(self, span: Span) -> None:
+        whole = self._store[list(span.pages)].ravel()
+        whole[span.start : span.stop] = span.tokens
+        self._store[list(span.pages)] = whole.reshape(len(span.pages), -1)
