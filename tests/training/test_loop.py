@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,10 @@ from redraft.training.average import score_of
 from redraft.training.build import open_run
 from redraft.training.loop import Log, evaluate_run, save, train
 from redraft.training.metrics import read_lines
+from redraft.training.objective import ObjectiveConfig
 from redraft.training.parallel import ParallelConfig
 from redraft.training.recipe import Recipe, load_recipe
+from redraft.training.resume import check_recipe
 from redraft.training.state import save_state, states
 from redraft.training.step import train_step
 from redraft.types import SamplingParams
@@ -304,6 +307,8 @@ def test_what_would_make_a_resumed_run_wrong_is_refused_by_name(tmp_path: Path) 
         assert part in message
     assert "data.max_length was 512" in message and "batch.samples was 2" in message
     assert (tmp_path / "recipe.json").read_text() == kept
+    with pytest.raises(ConfigError, match=r'objective\.kind was "documents" and is "preference"'):
+        check_recipe(tmp_path, replace(recipe(tmp_path), objective=ObjectiveConfig(kind="preference"), start="x"))
 
 
 def test_what_may_change_between_two_starts(tmp_path: Path) -> None:
@@ -351,6 +356,25 @@ def test_a_checkpoint_that_does_not_fit_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot resume") as error:
         open_run(other)
     assert "\n" not in str(error.value)
+
+
+def test_a_checkpoint_of_an_earlier_version_says_what_to_do(tmp_path: Path) -> None:
+    train(recipe(tmp_path, "schedule.steps=1"))
+    (state,) = states(tmp_path)
+    (file,) = state.glob("model-*")
+    file.rename(state / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"an earlier version.*choose another run\.output"):
+        open_run(recipe(tmp_path, "schedule.steps=2"))
+
+
+def test_rows_left_out_at_their_turn_are_reported_at_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"prompt": "a b", "completion": "c"}, {"prompt": "a", "completion": "b " * 600}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    source = f"skills: {{}}, sources: [{{path: {tmp_path}/rows.jsonl}}]"
+    data = f"data={{{source}, check: schema, bad_rows: skip, max_length: 64}}"
+    train(recipe(tmp_path / "run", "schedule.steps=2", data))
+    (message,) = [r.getMessage() for r in caplog.records if "their turn" in r.getMessage()]
+    assert "rows.jsonl:2" in message
 
 
 # Evaluation

@@ -259,6 +259,7 @@ def test_all_rounds_or_the_last_carry_loss() -> None:
         (ObjectiveConfig, {"weighting": "1/t"}, "flat"),
         (ObjectiveConfig, {"draft_weight": 0.0, "edit_weight": 0.0}, "both"),
         (ObjectiveConfig, {"copies": 3, "noise": NoiseConfig(complementary=True)}, "even"),
+        (ObjectiveConfig, {"copies": 1, "noise": NoiseConfig(levels="antithetic")}, "antithetic needs an even"),
         (NoiseConfig, {"ratio_min": 0.9, "ratio_max": 0.1}, "min <= max"),
         (NoiseConfig, {"levels": "even"}, "stratified"),
         (NoiseConfig, {"merge_blocks": 1}, "at least 2"),

@@ -16,8 +16,10 @@ from redraft.errors import ConfigError
 from redraft.model.attention import MaskedAttention
 from redraft.model.config import ModelConfig
 from redraft.model.network import LLaDA2
+from redraft.training.lora import LoraConfig, add_lora
+from redraft.training.objective import ObjectiveConfig
 from redraft.training.parallel import ParallelConfig, recompute
-from redraft.training.plan import GB, activations, both, plan
+from redraft.training.plan import GB, activations, both, model_config, plan
 from redraft.training.recipe import Recipe, load_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -99,6 +101,24 @@ def test_the_layout_counts() -> None:
         plan(replace(recipe, parallel=ParallelConfig(experts=3)), 4, GB)
     with pytest.raises(ConfigError, match="at least 1 GPU"):
         plan(recipe, 0, GB)
+
+
+def test_adapters_are_little_and_a_reference_is_a_second_model() -> None:
+    recipe = Recipe(
+        model={k: v for k, v in vars(tiny_config(**SIZES)).items() if k in SIZES | {"num_experts": 8}}, start="none"
+    )
+    whole = plan(recipe, 2, GB)
+    adapted = replace(recipe, lora=LoraConfig(rank=2))
+    found = plan(adapted, 2, GB)
+    factors = sum(
+        p.numel()
+        for p in add_lora(LLaDA2(model_config(recipe), device="meta"), LoraConfig(rank=2)).parameters()
+        if p.requires_grad
+    )
+    assert found.gradients == 4 * factors and found.optimizer == 8 * factors and found.update == 4 * factors
+    assert found.weights == whole.weights + 4 * factors
+    compared = plan(replace(adapted, objective=ObjectiveConfig(kind="preference")), 2, GB)
+    assert compared.weights == found.weights + whole.weights and compared.gradients == found.gradients
 
 
 def test_the_checkpoint_s_own_sizes_count(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -34,6 +35,7 @@ def train(
     """Train a model by a recipe, or continue the run that was interrupted.
 
     Example: redraft train recipes/nano.yaml schedule.steps=2000 run.output=runs/short
+
     Before a large run: redraft train mini-cpt.yaml --plan --gpus 8 --gpu-memory 80
     """
     path = recipe_path(recipe)
@@ -63,7 +65,8 @@ def train(
             progress.close()
             print(f"redraft: {stopped}", file=sys.stderr)
             raise typer.Exit(options.INTERRUPTED) from stopped
-    typer.echo(folder)
+    if os.environ.get("RANK", "0") == "0":  # torchrun shows what every process writes
+        typer.echo(folder)
 
 
 def recipe_path(name: str) -> Path:

@@ -33,16 +33,16 @@ class DraftConfig:
     def __post_init__(self) -> None:
         for name in ("share", "threshold_min", "threshold_max"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"mtf.{name} must be from 0 to 1, got {getattr(self, name)}")
+                raise ConfigError(f"objective.mtf.{name} must be from 0 to 1, got {getattr(self, name)}")
         if self.threshold_min > self.threshold_max:
             raise ConfigError(
-                f"mtf.threshold_min must be at most mtf.threshold_max, got {self.threshold_min} and "
+                f"objective.mtf.threshold_min must be at most threshold_max, got {self.threshold_min} and "
                 f"{self.threshold_max}"
             )
         if self.rounds < 1 or self.start < 0:
-            raise ConfigError(f"mtf needs rounds >= 1 and start >= 0, got {self.rounds} and {self.start}")
+            raise ConfigError(f"objective.mtf needs rounds >= 1 and start >= 0, got {self.rounds} and {self.start}")
         if self.train_rounds not in ("last", "all"):
-            raise ConfigError(f'mtf.train_rounds must be "last" or "all", got {self.train_rounds!r}')
+            raise ConfigError(f'objective.mtf.train_rounds must be "last" or "all", got {self.train_rounds!r}')
 
 
 @torch.no_grad()

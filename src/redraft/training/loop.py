@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import signal
 import time
@@ -75,6 +76,8 @@ def train(
             average_states(to_average(run.folder, settings.average), run.distributed.pieces)
             if evaluate:
                 evaluate_run(run, evaluate, log, average=True)
+    if run.source.bad.count:  # those of this process
+        logging.getLogger(__name__).warning("data: left out when their turn came: %s", run.source.bad)
     return finish(run)
 
 

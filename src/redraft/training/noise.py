@@ -45,23 +45,25 @@ class NoiseConfig:
     def __post_init__(self) -> None:
         if not 0.0 <= self.ratio_min <= self.ratio_max <= 1.0:
             raise ConfigError(
-                f"noise.ratio_min and noise.ratio_max must satisfy 0 <= min <= max <= 1, "
+                f"objective.noise.ratio_min and ratio_max must satisfy 0 <= min <= max <= 1, "
                 f"got {self.ratio_min} and {self.ratio_max}"
             )
         if not 0.0 <= self.replace_min <= self.replace_max <= 1.0:
             raise ConfigError(
-                f"noise.replace_min and noise.replace_max must satisfy 0 <= min <= max <= 1, "
+                f"objective.noise.replace_min and replace_max must satisfy 0 <= min <= max <= 1, "
                 f"got {self.replace_min} and {self.replace_max}"
             )
         for name in ("full", "merge"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"noise.{name} must be from 0 to 1, got {getattr(self, name)}")
+                raise ConfigError(f"objective.noise.{name} must be from 0 to 1, got {getattr(self, name)}")
         if self.ratio_per not in ("block", "sequence"):
-            raise ConfigError(f'noise.ratio_per must be "block" or "sequence", got {self.ratio_per!r}')
+            raise ConfigError(f'objective.noise.ratio_per must be "block" or "sequence", got {self.ratio_per!r}')
         if self.levels not in ("independent", "stratified", "antithetic"):
-            raise ConfigError(f'noise.levels must be "independent", "stratified" or "antithetic", got {self.levels!r}')
+            raise ConfigError(
+                f'objective.noise.levels must be "independent", "stratified" or "antithetic", got {self.levels!r}'
+            )
         if self.merge_blocks < 2:
-            raise ConfigError(f"noise.merge_blocks must be at least 2, got {self.merge_blocks}")
+            raise ConfigError(f"objective.noise.merge_blocks must be at least 2, got {self.merge_blocks}")
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def add_noise(
     replacements: the ids that random tokens are drawn from.
     """
     if config.complementary and layout.copies % 2:
-        raise ConfigError(f"noise.complementary needs an even number of copies, got {layout.copies}")
+        raise ConfigError(f"objective.noise.complementary needs an even number of copies, got {layout.copies}")
     target, supervised = layout.target_N.numpy(), layout.supervised_N.numpy()
     shape = (layout.copies, len(target))
     tokens, masked = np.repeat(target[None], layout.copies, axis=0), np.zeros(shape, bool)
@@ -137,7 +139,7 @@ def _ratios(shape: tuple[int, int], config: NoiseConfig, rng: np.random.Generato
         strata = rng.permutation(copies * width).reshape(copies, width)
         place = (strata + place) / (copies * width)
     elif config.levels == "antithetic":
-        place[1::2] = 1.0 - place[: 2 * (copies // 2) : 2]
+        place[1::2] = 1.0 - place[::2]
     ratio = config.ratio_min + (config.ratio_max - config.ratio_min) * place
     full = rng.random((copies, width)) < config.full
     return np.where(full, 1.0, ratio).repeat(units // width, axis=1)

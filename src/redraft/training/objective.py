@@ -48,7 +48,9 @@ class ObjectiveConfig:
         if self.copies < 1:
             raise ConfigError(f"objective.copies must be at least 1, got {self.copies}")
         if self.noise.complementary and self.copies % 2:
-            raise ConfigError(f"noise.complementary needs an even objective.copies, got {self.copies}")
+            raise ConfigError(f"objective.noise.complementary needs an even objective.copies, got {self.copies}")
+        if self.noise.levels == "antithetic" and self.copies % 2:
+            raise ConfigError(f"objective.noise.levels antithetic needs an even objective.copies, got {self.copies}")
         for name in ("draft_weight", "edit_weight", "confidence"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"objective.{name} must be at least 0, got {getattr(self, name)}")

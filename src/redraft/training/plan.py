@@ -17,6 +17,7 @@ from redraft.errors import ConfigError
 from redraft.kernels.cross_entropy import LOGITS
 from redraft.model.config import ModelConfig
 from redraft.model.network import LLaDA2
+from redraft.training.lora import add_lora
 from redraft.training.parallel import ParallelConfig
 from redraft.training.recipe import Recipe
 
@@ -29,8 +30,10 @@ WEIGHT = 4  # bytes of a weight, its gradient and each of the optimiser's number
 class Plan:
     """Bytes on one GPU by part. parameters, active: of the whole model, and those that a token meets.
 
-    Weights, gradients and optimiser are always there. During forward and backward `gathered` (weights and gradients of
-    the layers at work, in the computing dtype), `activations` and `logits` come on top; during the update `update`.
+    Weights, gradients and optimiser are always there: gradients and optimiser of what is trained, weights also of the
+    frozen reference that preference training compares with. During forward and backward `gathered` (weights and
+    gradients of the layers at work, in the computing dtype), `activations` and `logits` come on top; during the update
+    `update`. With adapters the parts of a forward are upper bounds, those of a run that trains everything.
     """
 
     gpus: int
@@ -66,10 +69,15 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> Plan:
     config, parallel = model_config(recipe), recipe.parallel
     parallel.check(gpus, config.num_experts if config.num_moe_layers else 0)
     model = LLaDA2(config, device="meta")
+    frozen = sum(_held(name, p.numel(), gpus, parallel) for name, p in model.named_parameters())
+    if recipe.lora:
+        add_lora(model, recipe.lora)
     number = 4 if recipe.run.precision == "float32" else 2
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     held = {name: _held(name, size, gpus, parallel) for name, size in sizes.items()}
     on_gpu = sum(held.values())
+    trained = sum(held[name] for name, p in model.named_parameters() if p.requires_grad)
+    reference = frozen if recipe.objective.kind == "preference" else 0.0
     matrices = model.named_parameters() if recipe.optimizer.kind == "muon" else ()
     hidden = sum(held[name] for name, p in matrices if _is_hidden(name, p))
     positions = recipe.batch.length * (1 + recipe.objective.copies)
@@ -82,15 +90,15 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> Plan:
         positions=positions,
         parameters=sum(sizes.values()),
         active=round(sum(sizes.values()) - experts * (1 - share)),
-        weights=WEIGHT * on_gpu,
-        gradients=WEIGHT * on_gpu,
-        optimizer=WEIGHT * (2 * on_gpu - hidden),
+        weights=WEIGHT * (on_gpu + reference),
+        gradients=WEIGHT * trained,
+        optimizer=WEIGHT * (2 * trained - hidden),
         gathered=_gathered(model, sizes, gpus, parallel, number),
         activations=activations(config, positions, number, recompute=parallel.recompute),
         logits=3 * WEIGHT * min(LOGITS, positions * config.vocab_size),
         # AdamW works on lists with one temporary of their size; Muon keeps the update of every matrix, and of the
         # largest the terms of its iteration.
-        update=WEIGHT * (on_gpu - hidden + 2 * hidden),
+        update=WEIGHT * (trained - hidden + 2 * hidden),
     )
 
 

@@ -42,9 +42,11 @@ class PreferenceConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.beta < float("inf"):
-            raise ConfigError(f"preference.beta must be a number above 0, got {self.beta}")
+            raise ConfigError(f"objective.preference.beta must be a number above 0, got {self.beta}")
         if not 0 <= self.chosen_weight < float("inf"):
-            raise ConfigError(f"preference.chosen_weight must be a number of at least 0, got {self.chosen_weight}")
+            raise ConfigError(
+                f"objective.preference.chosen_weight must be a number of at least 0, got {self.chosen_weight}"
+            )
 
 
 @dataclass(frozen=True)

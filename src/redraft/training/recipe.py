@@ -53,6 +53,12 @@ class OptimizerConfig:
         for name in ("rate", "muon_rate", "clip"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"optimizer.{name} must be above 0, got {getattr(self, name)}")
+        for name in ("weight_decay", "balance"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"optimizer.{name} must be at least 0, got {getattr(self, name)}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"optimizer.{name} must be from 0 to below 1, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """What must stay as it is for a run to go on, and what may change between two starts.
 
 A run may be resumed with another number of steps, other rates, weights of its losses, noise or processes. It may not
-with another model, tokenizer, optimiser or starting point, whose states wouldn't fit; nor with other data, another
-seed or number of samples a step, since its place in the data is the step times the samples.
+with another model, tokenizer, optimiser, kind of objective or starting point, whose states or data wouldn't fit; nor
+with other data, another seed or number of samples a step, since its place in the data is the step times the samples.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from redraft.model.storage import write_json
 from redraft.training.recipe import Recipe
 
 FILE = "recipe.json"
-FREE_SECTIONS = ("schedule", "objective", "parallel", "run")
+FREE_SECTIONS = ("schedule", "objective", "optimizer", "parallel", "run")
 FREE_KEYS = ("batch.length", "data.bad_rows", "data.check")
-FIXED_KEYS = ("optimizer.kind",)  # of a section whose other keys are free
+FIXED_KEYS = ("optimizer.kind", "objective.kind")  # of sections whose other keys are free
 
 
 def check_recipe(folder: Path, recipe: Recipe) -> None:
@@ -52,7 +52,7 @@ def check_data(folder: Path, before: str | None, now: str) -> None:
     if before not in (None, now):
         raise ConfigError(
             f"the data of the run in {folder} have changed since its checkpoint, so that it can't go on at its place "
-            "in them; restore the files, or choose another run.output"
+            "in them; restore the files (and data.check, by which rows are left out), or choose another run.output"
         )
 
 
@@ -64,10 +64,7 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
 
 
 def _may_change(key: str) -> bool:
-    section = key.partition(".")[0]
-    if section == "optimizer":
-        return key not in FIXED_KEYS
-    return section in FREE_SECTIONS or key in FREE_KEYS
+    return key not in FIXED_KEYS and (key.partition(".")[0] in FREE_SECTIONS or key in FREE_KEYS)
 
 
 def _differences(config: Any, before: Any, now: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -79,6 +79,11 @@ def states(folder: Path) -> list[Path]:
 
 def load_state(path: Path, distributed: Distributed, optimizer: Optimizer) -> dict[str, Any]:
     """Restores a checkpoint in place, whatever processes wrote it; returns its JSON."""
+    if not any(path.glob("model-*-of-*.safetensors")):
+        raise CheckpointError(
+            f"cannot resume from {path}: it has no model-*-of-*.safetensors, so it is not whole, or an earlier version "
+            "of Redraft wrote it; choose another run.output"
+        )
     try:
         distributed.settle()
         PieceFiles(sorted(path.glob("model-*.safetensors"))).fill(distributed.pieces)

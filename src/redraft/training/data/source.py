@@ -42,20 +42,22 @@ class Source(Protocol[T_co]):
     """Items by index.
 
     rows: indices of an epoch; None where there is none. fingerprint: text that changes with the data; a run that is
-    resumed with another one doesn't go on where it stopped.
+    resumed with another one doesn't go on where it stopped. bad: the rows that were skipped when their turn came.
     """
 
     @property
     def rows(self) -> int | None: ...
     @property
     def fingerprint(self) -> str: ...
+    @property
+    def bad(self) -> BadRows: ...
     def documents(self, index: int) -> Sequence[T_co]:
         """Usually one item; several pieces of a long text; none for a bad row that is skipped."""
         ...
 
 
 class RowSource(Generic[T]):
-    """Items made of rows. bad: the rows that were skipped when their turn came."""
+    """Items made of rows."""
 
     def __init__(self, rows: Rows, make: Callable[[Row, int], list[T]], *, skip: bool) -> None:
         self._rows, self._make, self._skip = rows, make, skip
