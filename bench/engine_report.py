@@ -90,7 +90,7 @@ def table(parts: Mapping[str, Mapping[str, Any]]) -> str:
                 f"{seconds['median']:.4f}" if seconds else "void",
                 f"{ratio['median']:.3f}" if ratio else "void",
                 f"({ratio['min']:.3f} to {ratio['max']:.3f})" if ratio else "",
-                "" if target is None else f"{target:g}{'' if row['met'] else ' !'}",
+                "" if target is None else f"{target:g}{' !' if row['met'] is False else ''}",
             )
             lines.append(
                 f"{part} {row['case']:48} {row['arm']:25} {shown[0]:>9} {shown[1]:>7} {shown[2]:>16} {shown[3]:>7} "
@@ -103,8 +103,9 @@ def table(parts: Mapping[str, Mapping[str, Any]]) -> str:
                 f"arithmetic {floor['arithmetic_seconds']:.4f} s)"
             )
         for check in results["checks"]:
+            work = "the same" if check["same_work"] else "DIFFERS"
             lines.append(
-                f"{part} check {check['case']}, {check['arm']}: work {'the same' if check['same_work'] else 'DIFFERS'}, "
+                f"{part} check {check['case']}, {check['arm']}: work {work}, "
                 f"{check['answers_equal']} of {check['answers']} answers equal token for token"
             )
         if results["skipped"]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from redraft.engine.batch import Batch, Span
+from redraft.engine.heap import keep_freed_memory
 from redraft.engine.paged import PagedAttention, paged_attention
 from redraft.engine.storage import PageStorage
 from redraft.model.attention import Attend
@@ -32,6 +33,8 @@ class Executor:
         self._storage = storage
         self._block_length = block_length
         self._attention = attention or paged_attention(storage)
+        if storage.data.device.type == "cpu":
+            keep_freed_memory()
 
     @torch.inference_mode()
     def forward(self, spans: Sequence[Span]) -> Tensor:
