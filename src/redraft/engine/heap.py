@@ -1,8 +1,8 @@
 """The C library's heap, set so that a forward finds the memory that the one before it has freed.
 
 glibc hands what is freed at the end of its heap back to the system, and takes it again, a zeroed page after the other,
-for the next tensor. The activations and logits of a large batch come and go many times a forward: on a CPU that cost a
-fifth of a step of 16 sequences.
+for the next tensor. The activations and logits of a large batch come and go many times a forward (docs/log.md says what
+that cost). The price is that up to KEPT bytes more stay with the process.
 """
 
 from __future__ import annotations
