@@ -28,7 +28,8 @@ from redraft.model.config import ModelConfig
 
 PARTS = {
     "a": "one request, against the spine's single-sequence decoder",
-    "b": "many requests at once, against one by one and against static batches",
+    "b1": "many requests at once, against one by one",
+    "b2": "requests of many lengths over a few slots, against static batches",
     "c": "time to the first block of a long prompt, against a block a forward",
     "d": "a shared system prompt, with and without the radix tree",
     "e": "what a forward costs as the context grows",

@@ -12,6 +12,7 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import perf_counter
 
 import numpy as np
@@ -32,7 +33,6 @@ from redraft.engine.storage import PageStorage
 from redraft.model.network import LLaDA2
 from redraft.types import OFF, Completion, SamplingParams
 
-CPU = torch.device("cpu")
 WARM = 2  # steps before those that count
 
 
@@ -41,7 +41,7 @@ class Sizes:
     """How much each part does; prompts, contexts and lengths in tokens.
 
     single_*: part a. together_*: so many requests at once. mixed_*: requests of log-uniform lengths between the two,
-    over so many slots. first_*: a prompt, and what a forward reads of it. shared_*: requests that begin with the same
+    over so many slots, drafted by mixed_per_step positions a step. first_*: a prompt, and what a forward reads of it. shared_*: requests that begin with the same
     prompt. contexts, steps: of part e.
     """
 
@@ -56,6 +56,7 @@ class Sizes:
     mixed_prompt: int = 64
     mixed_shortest: int = 16
     mixed_longest: int = 512
+    mixed_per_step: int = 8
     first_prompt: int = 2048
     first_chunk: int = 1024
     shared: int = 32
@@ -73,7 +74,7 @@ SMALL = Sizes(
     mixed=6,
     mixed_slots=2,
     mixed_prompt=32,
-    mixed_longest=128,
+    mixed_longest=256,
     first_prompt=256,
     first_chunk=128,
     shared=4,
@@ -121,7 +122,14 @@ class Bench:
 
     def cases(self, parts: Sequence[str]) -> list[Case]:
         """Those of the parts, in order."""
-        makers = {"a": self.single, "b": self.batches, "c": self.first_block, "d": self.shared, "e": self.growth}
+        makers = {
+            "a": self.single,
+            "b1": self.together,
+            "b2": self.mixed,
+            "c": self.first_block,
+            "d": self.shared,
+            "e": self.growth,
+        }
         return [case for part in parts for case in makers[part]()]
 
     def single(self) -> list[Case]:
@@ -141,8 +149,8 @@ class Bench:
             cases.append(Case("a", f"prompt {length}", arms, {"spine": 1.0}, ("spine",), ("spine",)))
         return cases
 
-    def batches(self) -> list[Case]:
-        """Many requests at once against one after the other, and against batches that wait for their slowest."""
+    def together(self) -> list[Case]:
+        """Many requests at once against one after the other."""
         s = self.sizes
         engine = self._engine(s.together, s.together * (s.together_prompt + s.together_tokens))
 
@@ -154,18 +162,18 @@ class Bench:
             "one by one": lambda turn: serve(engine, requests(turn), group=1),
         }
         others = ("one by one",)
-        return [
-            Case("b", f"{s.together} requests", arms, {"one by one": 2.8}, others, others),
-            self._mixed(),
-        ]
+        return [Case("b1", f"{s.together} requests", arms, {"one by one": 2.8}, others, others)]
 
-    def _mixed(self) -> Case:
+    def mixed(self) -> list[Case]:
+        """Requests of many lengths over a few slots, against batches that wait for their slowest."""
         s = self.sizes
         lengths = log_uniform(s.mixed, s.mixed_shortest, s.mixed_longest, self.seed)
         engine = self._engine(s.mixed_slots, s.mixed_slots * (s.mixed_prompt + s.mixed_longest))
 
         def requests(turn: int, lengths: Sequence[int]) -> list[Request]:
-            return [self._request(turn, i, s.mixed_prompt, length) for i, length in enumerate(lengths)]
+            return [
+                self._request(turn, i, s.mixed_prompt, length, s.mixed_per_step) for i, length in enumerate(lengths)
+            ]
 
         def static(turn: int) -> Outcome:
             """All rows of a batch go on until the longest is done, as in a batched `generate`; what is too long is
@@ -183,7 +191,7 @@ class Bench:
         }
         name = f"{s.mixed} requests of {s.mixed_shortest} to {s.mixed_longest} tokens, {s.mixed_slots} slots"
         others = ("static", "static, short rows leave")
-        return Case("b", name, arms, {"static": 1.4}, others, others[1:])
+        return [Case("b2", name, arms, {"static": 1.4}, others, others[1:])]
 
     def first_block(self) -> list[Case]:
         """The first block after a long prompt, read in chunks or a block a forward."""
@@ -234,18 +242,17 @@ class Bench:
         """The median step of `rows` sequences whose `context` positions are in the pages: forward, head, choice."""
 
         def run(turn: int) -> Outcome:
-            config, block = self.network.config, self.block
-            own = -(-(context + block) // page_length(block))
-            storage = PageStorage(config, rows * own, block, device=CPU, dtype=self.network.dtype)
-            storage.data.normal_(generator=torch.Generator().manual_seed(self.seed + turn))
+            storage, block = self._storage, self.block
             executor = Executor(self.network, storage, block)
-            order = np.arange(rows * own)
+            own = -(-(context + block) // storage.page_length)
+            order = np.arange(storage.count)
             if scattered:
-                np.random.default_rng(self.seed).shuffle(order)
+                np.random.default_rng((self.seed, turn)).shuffle(order)
             wanted = np.arange(block)
             canvas = Canvas.blank(context // block, block, self.control.mask)
             ask = Ask(canvas, Selection(banned=(self.control.mask,)), wanted)
-            spans = [Span(canvas.tokens, context, tuple(pages.tolist()), wanted) for pages in order.reshape(rows, own)]
+            pages = order[: rows * own].reshape(rows, own).tolist()
+            spans = [Span(canvas.tokens, context, tuple(each), wanted) for each in pages]
             seconds = []
             for _ in range(WARM + self.sizes.steps):
                 started = perf_counter()
@@ -254,6 +261,16 @@ class Bench:
             return Outcome(statistics.median(seconds[WARM:]), forwards=len(seconds))
 
         return run
+
+    @cached_property
+    def _storage(self) -> PageStorage:
+        """For `together` sequences of the longest context; the same random keys and values in all layers."""
+        config, block = self.network.config, self.block
+        count = self.sizes.together * -(-(max(self.sizes.contexts) + block) // page_length(block))
+        storage = PageStorage(config, count, block, device=self.network.device, dtype=self.network.dtype)
+        storage.data[0].normal_(generator=torch.Generator().manual_seed(self.seed))
+        storage.data[1:] = storage.data[0]
+        return storage
 
     def _engine(self, slots: int, tokens: int, *, forward_tokens: int = 1024, prefix_cache: bool = False) -> Engine:
         """tokens: positions that all running requests together reach; a block more for each is set aside."""
@@ -273,10 +290,13 @@ class Bench:
             done = event.completion
         return outcome(perf_counter() - started, [required(done)])
 
-    def _params(self, tokens: int) -> SamplingParams:
-        per_step = self.sizes.per_step
+    def _params(self, tokens: int, per_step: int | None = None) -> SamplingParams:
         return SamplingParams(
-            threshold=NEVER, edit_threshold=OFF, min_unmask=per_step, max_tokens=tokens, ignore_eos=True
+            threshold=NEVER,
+            edit_threshold=OFF,
+            min_unmask=per_step or self.sizes.per_step,
+            max_tokens=tokens,
+            ignore_eos=True,
         )
 
     def _prompt(self, turn: int, index: int, length: int) -> tuple[int, ...]:
@@ -284,8 +304,8 @@ class Bench:
         draws = np.random.default_rng((self.seed, turn, index))
         return tuple(draws.integers(0, self.network.config.vocab_size - 1, length).tolist())
 
-    def _request(self, turn: int, index: int, prompt: int, tokens: int) -> Request:
-        return Request(self._prompt(turn, index, prompt), self._params(tokens), index)
+    def _request(self, turn: int, index: int, prompt: int, tokens: int, per_step: int | None = None) -> Request:
+        return Request(self._prompt(turn, index, prompt), self._params(tokens, per_step), index)
 
 
 def serve(engine: Engine, requests: Sequence[Request], group: int | None = None) -> Outcome:

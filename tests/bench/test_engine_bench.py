@@ -45,7 +45,7 @@ def test_all_parts_do_the_same_work(tmp_path: Path, capsys: pytest.CaptureFixtur
     """In float32 every arm gives the same tokens by as many forwards."""
     out = tmp_path / "new" / "out.json"
     _, parts = run(out, "--repeats", "1")
-    assert list(parts) == ["a", "b", "c", "d", "e"]
+    assert list(parts) == ["a", "b1", "b2", "c", "d", "e"]
     for name, part in parts.items():
         assert part["sound"], (name, part["checks"])
         assert {"machine", "settings", "rates", "command", "started", "seconds"} <= part.keys()
@@ -56,7 +56,7 @@ def test_all_parts_do_the_same_work(tmp_path: Path, capsys: pytest.CaptureFixtur
             assert check["same_work"] and check["answers_equal"] == check["answers"] > 0
     arms = {name: {(run["case"], run["arm"]): run for run in part["runs"]} for name, part in parts.items()}
     assert all(run["tokens"] == 64 and run["forwards"] == 16 for run in arms["a"].values())
-    together, alone = (arms["b"]["2 requests", arm] for arm in ("together", "one by one"))
+    together, alone = (arms["b1"]["2 requests", arm] for arm in ("together", "one by one"))
     assert together["facts"]["engine_forwards"] == 16 and alone["facts"]["engine_forwards"] == 32
     chunks, blocks = (arms["c"]["prompt 256", arm] for arm in ("chunks of 128", "a block a forward"))
     # The last chunk brings the open block along, so that one forward fewer is the prompt's alone.
@@ -84,18 +84,18 @@ def test_a_run_leaves_the_parts_of_others(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small")
 def test_what_does_not_fit_is_left_out_and_listed(tmp_path: Path) -> None:
     _, parts = run(tmp_path / "out.json", "--parts", "c", "--repeats", "3", "--budget-seconds", "0.001")
-    assert len(parts["c"]["runs"]) == 2
-    assert [one["round"] for one in parts["c"]["skipped"]] == [1, 2]
+    assert not parts["c"]["runs"] and not parts["c"]["sound"]
+    assert [one["round"] for one in parts["c"]["skipped"]] == [0, 1, 2]
 
 
 def test_static_batches_wait_for_their_slowest(tiny_bench: Bench) -> None:
     """All rows of a batch run as long as its longest answer; what is too long is cut."""
     lengths = log_uniform(SMALL.mixed, SMALL.mixed_shortest, SMALL.mixed_longest, 0)
-    case = next(case for case in tiny_bench.cases(["b"]) if "continuous" in case.arms)
+    (case,) = tiny_bench.cases(["b2"])
     outcomes = {name: arm(0) for name, arm in case.arms.items()}
     for outcome in outcomes.values():
         assert [len(tokens) for tokens in outcome.tokens] == lengths
-    steps = [-(-length // 32) * 8 for length in lengths]
+    steps = [-(-length // 32) * 4 for length in lengths]
     pairs = [steps[i : i + SMALL.mixed_slots] for i in range(0, len(steps), SMALL.mixed_slots)]
     slowest = sum(max(pair) for pair in pairs)
     assert outcomes["static"].forwards == SMALL.mixed_slots * slowest
@@ -145,7 +145,8 @@ def test_the_spine_agrees_with_recomputation(block: int) -> None:
 def assert_equal(model: LLaDA2, spine: CachedContext, oracle: UncachedContext, tokens: np.ndarray) -> None:
     hidden = spine.forward(tokens)
     torch.testing.assert_close(hidden, oracle.forward(tokens), rtol=1e-10, atol=1e-10)
-    assert torch.equal(spine.head(hidden), model.head(hidden))
+    with torch.no_grad():
+        assert torch.equal(spine.head(hidden), model.head(hidden.clone()))
 
 
 def fake(seconds: dict[str, list[float]], void: tuple[tuple[str, int], ...] = ()) -> tuple[list[Case], list[dict]]:
