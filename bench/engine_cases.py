@@ -40,9 +40,9 @@ WARM = 2  # steps before those that count
 class Sizes:
     """How much each part does; prompts, contexts and lengths in tokens.
 
-    single_*: part a. together_*: so many requests at once. mixed_*: requests of log-uniform lengths between the two,
-    over so many slots, drafted by mixed_per_step positions a step. first_*: a prompt, and what a forward reads of it. shared_*: requests that begin with the same
-    prompt. contexts, steps: of part e.
+    per_step: positions drafted a step. single_*: part a. together_*: so many requests at once. mixed_*: requests of
+    log-uniform lengths between the two, over so many slots. first_*: a prompt, and what a forward reads of it.
+    shared_*: requests that begin with the same prompt. contexts, steps: of part e.
     """
 
     per_step: int = 4
