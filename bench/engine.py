@@ -207,11 +207,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--threads", type=positive, default=min(2, len(machine.cpus())), help="torch threads")
     add("--budget-seconds", type=float, default=540.0, help="cases that don't fit are left out, and listed")
     add("--seed", type=int, default=0, help="of weights, prompts and lengths")
-    add("--tiny", action="store_true", help="a tiny model and little work: shows that the code runs")
+    add("--tiny", action="store_true", help="a tiny model and little work: shows that the code runs; needs --out")
     add("--out", type=Path, default=None, help="result file; default: bench/results/engine.json")
     args = parser.parse_args(argv)
     if args.budget_seconds <= 0:
         parser.error(f"--budget-seconds must be above 0, got {args.budget_seconds}")
+    if args.tiny and args.out is None:
+        parser.error("--tiny needs --out, so that its figures don't stand among the real ones")
     args.parts = sorted(set(args.parts))
     return args
 
