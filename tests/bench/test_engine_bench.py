@@ -68,7 +68,7 @@ def test_all_parts_do_the_same_work(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert contexts == [64, 128, 64, 128] and len(parts["e"]["summary"]) == 6
     shown = capsys.readouterr().out
     assert "work the same" in shown and "floor of 1 x context 64" in shown
-    assert not list(tmp_path.rglob("*.partial"))
+    assert not list(tmp_path.rglob("*.part"))
 
 
 @pytest.mark.usefixtures("small")
