@@ -197,7 +197,7 @@ def test_agreement_counts_what_is_equal() -> None:
     ("arguments", "message"),
     [
         (["--parts", "f"], "invalid choice: 'f'"),
-        (["--repeats", "0"], "invalid positive value: '0'"),
+        (["--repeats", "0"], "must be a positive integer, got 0"),
         (["--budget-seconds", "0"], "above 0, got 0"),
         (["--tiny"], "--tiny needs --out"),
     ],
