@@ -3,7 +3,10 @@ run is pinned; and the pages always balance."""
 
 from __future__ import annotations
 
+import gc
 import random
+import sys
+import weakref
 
 import pytest
 from hypothesis import settings
@@ -35,24 +38,21 @@ def prompt_of(tail: int, shared: int, length: int) -> tuple[int, ...]:
     return tuple([5 + at % 7 for at in range(min(shared, length))] + [tail % 30 + 1] * (length - min(shared, length)))
 
 
-def settle(engine: FakeEngine, requests: dict[int, Request], aborted: set[int], block_length: int) -> None:
-    """Runs the engine until it is idle, and compares every answer with the plain loop's."""
-    engine.drain()
-    assert requests.keys() == engine.completions.keys() | engine.failures.keys()
-    for id, request in requests.items():
-        if request.prompt[0] == BROKEN and id not in aborted:
-            assert isinstance(engine.failures[id].error, NumericalError)
-            continue
-        if id in engine.failures:
-            continue
-        completion = engine.completions[id]
-        assert len(completion.choices) == request.params.n
-        for number, choice in enumerate(completion.choices):
-            whole = alone(request.prompt, request.params, block_length, number) if request.prompt[0] != BROKEN else []
-            if choice.finish_reason == "abort":
-                assert id in aborted and choice.token_ids == whole[: len(choice.token_ids)]
-            else:
-                assert choice.token_ids == whole
+def require_as_alone(engine: FakeEngine, request: Request, block_length: int, *, aborted: bool) -> None:
+    """How a request has ended is how the plain loop ends; aborted: or it had ended before."""
+    if request.id in engine.failures:
+        assert request.prompt[0] == BROKEN
+        assert isinstance(engine.failures[request.id].error, NumericalError)
+        return
+    choices = engine.completions[request.id].choices
+    assert len(choices) == request.params.n
+    assert aborted or request.prompt[0] != BROKEN
+    for number, choice in enumerate(choices):
+        whole = alone(request.prompt, request.params, block_length, number) if request.prompt[0] != BROKEN else []
+        if choice.finish_reason == "abort":
+            assert aborted and choice.token_ids == whole[: len(choice.token_ids)]
+        else:
+            assert choice.token_ids == whole
 
 
 class Schedules(RuleBasedStateMachine):
@@ -125,7 +125,10 @@ class Schedules(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
-            settle(self.engine, self.requests, self.aborted, self.block_length)
+            self.engine.drain()
+            assert self.requests.keys() == self.engine.completions.keys() | self.engine.failures.keys()
+            for id, request in self.requests.items():
+                require_as_alone(self.engine, request, self.block_length, aborted=id in self.aborted)
 
 
 TestSchedules = Schedules.TestCase
@@ -136,63 +139,61 @@ TestSchedules.settings = settings(stateful_step_count=25)
 def test_100_000_operations_leave_nothing_behind() -> None:
     """Random operations on one engine with few pages; the requests are compared as they end."""
     draw = random.Random(0)
-    block, page = 8, 32
-    engine = FakeEngine(EngineSettings(max_running=6, forward_tokens=96), block, pages=16)
-    requests: dict[int, Request] = {}
-    answers: dict[tuple, list[int]] = {}
-    compared = 0
+    block, pages = 8, 16
+    engine = FakeEngine(EngineSettings(max_running=6, forward_tokens=96), block, pages)
+    open_: dict[int, Request] = {}
+    submitted = 0
+    memory: list[int] = []  # allocated objects, the engine idle
+
+    def compare() -> None:
+        for id in [*engine.completions, *engine.failures]:
+            require_as_alone(engine, open_.pop(id), block, aborted=True)
+        for told in (engine.completions, engine.failures, engine.events, engine.forwards):
+            told.clear()
+
     for operation in range(100_000):
         kind = draw.random()
-        if kind < 0.08 and len(requests) - len(engine.completions) - len(engine.failures) < 40:
-            length = draw.randint(1, LONGEST_PROMPT)
-            params = SamplingParams(
-                threshold=draw.choice([0.0, 0.4, 0.9]),
-                edit_threshold=draw.choice(["off", 0.0, 0.5]),
-                max_post_steps=2,
-                min_unmask=draw.choice([1, 4]),
-                max_tokens=draw.choice([draw.randint(1, 40), draw.randint(1, 40), LONGEST_ANSWER]),
-                ignore_eos=draw.random() < 0.5,
-                n=draw.choice([1, 1, 1, 3]),
-                seed=0,
-            )
-            broken = draw.random() < 0.05
-            prompt = (BROKEN,) * length if broken else prompt_of(draw.randint(0, 9), draw.choice([0, 40, 70]), length)
-            deadline = engine.time + draw.uniform(0, 50) if draw.random() < 0.1 else None
-            id = len(requests)
-            requests[id] = Request(prompt, params, id, deadline, events=False)
-            engine.scheduler.submit(requests[id])
-        elif kind < 0.1 and requests:
-            engine.scheduler.abort(draw.randrange(max(0, len(requests) - 40), len(requests)))
+        if kind < 0.08 and len(open_) < 40:
+            submitted += 1
+            open_[submitted] = some_request(draw, submitted, engine.time)
+            engine.scheduler.submit(open_[submitted])
+        elif kind < 0.1 and open_:
+            engine.scheduler.abort(draw.choice(list(open_)))
         else:
             engine.time += 1
             engine.step()
-        engine.forwards.clear()
-        engine.events.clear()
+        compare()
         if operation % 1000 == 999:
             engine.scheduler.check()
-        while compared in engine.completions or compared in engine.failures:
-            request = requests[compared]
-            for number, choice in enumerate(
-                engine.completions[compared].choices if compared in engine.completions else ()
-            ):
-                key = (request.prompt, tuple(vars_of(request.params)), number)
-                if request.prompt[0] != BROKEN:
-                    whole = answers.setdefault(key, alone(request.prompt, request.params, block, number))
-                    assert choice.token_ids == whole[: len(choice.token_ids)]
-                    assert choice.finish_reason == "abort" or choice.token_ids == whole
-            compared += 1
-    engine.drain()
+        if operation % 20_000 == 19_999:
+            engine.drain()
+            compare()
+            assert not open_
+            gc.collect()
+            memory.append(sys.getallocatedblocks())
     statistics = engine.scheduler.statistics()
     assert statistics.preempted > 100 and statistics.failed > 50 and statistics.cached_tokens > 10_000
-    assert statistics.finished + statistics.aborted + statistics.failed == len(requests)
-    scheduler = engine.scheduler
-    assert not scheduler._answers and not scheduler._running and not len(scheduler._admission)
-    assert len(scheduler._deadlines) < len(requests) / 10, "deadlines of requests that have ended must be forgotten"
-    assert statistics.pages.held == 0 and page * statistics.pages.pages == 512
+    assert statistics.finished + statistics.aborted + statistics.failed == submitted > 5000
+    assert statistics.pages.held == 0 and statistics.pages.pages == pages
+    assert max(memory) - memory[0] < 1000, "one object a request would be thousands"
 
 
-def vars_of(params: SamplingParams) -> list[object]:
-    return [params.threshold, params.edit_threshold, params.min_unmask, params.max_tokens, params.ignore_eos]
+def some_request(draw: random.Random, id: int, now: float) -> Request:
+    length = draw.randint(1, LONGEST_PROMPT)
+    params = SamplingParams(
+        threshold=draw.choice([0.0, 0.4, 0.9]),
+        edit_threshold=draw.choice(["off", 0.0, 0.5]),
+        max_post_steps=2,
+        min_unmask=draw.choice([1, 4]),
+        max_tokens=draw.choice([draw.randint(1, 40), draw.randint(1, 40), LONGEST_ANSWER]),
+        ignore_eos=draw.random() < 0.5,
+        n=draw.choice([1, 1, 1, 3]),
+        seed=0,
+    )
+    broken = draw.random() < 0.05
+    prompt = (BROKEN,) * length if broken else prompt_of(draw.randint(0, 9), draw.choice([0, 40, 70]), length)
+    deadline = now + draw.uniform(0, 50) if draw.random() < 0.1 else None
+    return Request(prompt, params, id, deadline, events=False)
 
 
 # What is computed, and what isn't.
@@ -407,6 +408,21 @@ def test_a_deadline_ends_who_runs_and_who_waits() -> None:
     engine.step()
     assert [engine.completions[id].finish_reason for id in (0, 1)] == ["abort", "abort"]
     engine.scheduler.check(idle=True)
+
+
+@pytest.mark.parametrize("end", ["stop", "abort", "failure"])
+def test_a_request_that_has_ended_is_forgotten_however_far_its_deadline(end: str) -> None:
+    engine = engine_of()
+    prompt = ((BROKEN if end == "failure" else 1), *mixed(40))
+    engine.scheduler.submit(Request(prompt, SamplingParams(max_tokens=40, n=2, seed=0), 0, deadline=1e9))
+    parts = [weakref.ref(part) for answer in engine.scheduler._answers.values() for part in (answer, *answer.choices)]
+    engine.step()
+    if end == "abort":
+        engine.scheduler.abort(0)
+    engine.drain()
+    engine.failures.clear()  # an error's traceback holds whom it passed
+    gc.collect()
+    assert len(parts) == 3 and not [part for part in parts if part() is not None]
 
 
 def test_what_goes_wrong_in_one_request_ends_that_request_alone() -> None:
