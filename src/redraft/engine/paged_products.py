@@ -55,7 +55,7 @@ class ProductAttention:
         self._storage = storage
 
     def prepare(self, batch: Batch) -> Attend:
-        return Products(self._storage, readings(batch, range(len(batch.spans))))
+        return Products(self._storage, readings(batch, range(len(batch.spans))), batch.block_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ class Products:
 
     storage: PageStorage
     readings: tuple[Reading, ...]
+    block_length: int
 
     def __call__(self, layer: int, q_BTHD: Tensor, k_BTGD: Tensor, v_BTGD: Tensor) -> Tensor:
         out_BTHD = torch.empty_like(q_BTHD)
@@ -78,7 +79,19 @@ class Products:
                 keys, values = torch.cat((keys, k_BTGD[0, reading.own])), torch.cat((values, v_BTGD[0, reading.own]))
             for strip in reading.strips:
                 rows, seen = slice(strip.low, strip.high), strip.seen
-                out_BTHD[:, rows] = attention(q_BTHD[:, rows], keys[None, :seen], values[None, :seen], strip.mask)
+                out = attention(q_BTHD[:, rows], keys[None, :seen], values[None, :seen], strip.mask)
+                if strip.mask is not None and not out.isfinite().all():
+                    # A mask weighs what isn't seen by zero, and zero times NaN is NaN: it would reach earlier blocks,
+                    # and with their pages other requests.
+                    out = self._block_by_block(q_BTHD[:, rows], keys[None, :seen], values[None, :seen])
+                out_BTHD[:, rows] = out
+
+    def _block_by_block(self, q_BWHD: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Tensor:
+        """What a strip attends to, without a mask: each block the keys up to its own end."""
+        width, seen = q_BWHD.shape[1], k_BSGD.shape[1]
+        stops = range(seen - width + self.block_length, seen + 1, self.block_length)
+        blocks = zip(q_BWHD.split(self.block_length, dim=1), stops, strict=True)
+        return torch.cat([attention(q, k_BSGD[:, :stop], v_BSGD[:, :stop]) for q, stop in blocks], dim=1)
 
 
 def readings(batch: Batch, chosen: Iterable[int]) -> tuple[Reading, ...]:
