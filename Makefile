@@ -9,7 +9,7 @@ WORKERS ?= 2
 export OMP_WAIT_POLICY ?= PASSIVE
 export GOMP_SPINCOUNT ?= 0
 
-.PHONY: demo test test-slow check bench setup clean
+.PHONY: demo test test-slow test-optimized check bench setup clean
 
 setup: $(STAMP)
 
@@ -26,6 +26,11 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "slow and not gpu"
+
+# The environment reaches the processes that tests start, as -O would not.
+test-optimized: $(STAMP)
+	PYTHONOPTIMIZE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not gpu" \
+		tests/engine tests/decoding tests/test_optimized.py
 
 check: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 # Before anything imports torch: workers share the cores.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -14,6 +15,9 @@ for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"):
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# `python -O` leaves out asserts, but for modules that pytest rewrites: by itself, test files only.
+pytest.register_assert_rewrite(*(f"tests.{path.name}" for path in Path(__file__).parent.iterdir() if path.is_dir()))
 
 # The same examples in every run of continuous integration: a new finding belongs on a desk, not in front of a merge.
 settings.register_profile(

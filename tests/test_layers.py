@@ -94,6 +94,8 @@ def forbidden_uses(path: Path) -> list[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ExceptHandler) and node.type is None:
             found.append(f"{path.name}:{node.lineno}: bare except")
+        if isinstance(node, ast.Assert) or (isinstance(node, ast.Name) and node.id == "__debug__"):
+            found.append(f"{path.name}:{node.lineno}: what python -O leaves out")
         if (
             isinstance(node, ast.Attribute)
             and node.attr == "load"
@@ -128,7 +130,15 @@ def test_nothing_forbidden(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["import pickle", "from pickle import loads", "import torch\ntorch.load('x')", "try: ...\nexcept: ..."]
+    "text",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import torch\ntorch.load('x')",
+        "try: ...\nexcept: ...",
+        "def f(x):\n    assert x > 0",
+        "if __debug__: ...",
+    ],
 )
 def test_the_check_finds_what_is_forbidden(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.py"

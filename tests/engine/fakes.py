@@ -23,6 +23,7 @@ from redraft.engine.pages import page_length
 from redraft.engine.radix import RootKey
 from redraft.engine.request import EngineSettings, Failure, Request
 from redraft.engine.scheduler import Scheduler
+from redraft.errors import NumericalError
 from redraft.types import CanvasEvent, Completion, SamplingParams
 
 VOCAB, EOS, MASK = 40, 38, 39
@@ -144,3 +145,25 @@ class FakeEngine:
         whole = self._store[list(span.pages)].ravel()
         whole[span.start : span.stop] = span.tokens
         self._store[list(span.pages)] = whole.reshape(len(span.pages), -1)
+
+
+def prompt_of(tail: int, shared: int, length: int) -> tuple[int, ...]:
+    """Equal `shared` tokens, then tokens of its own."""
+    return tuple([5 + at % 7 for at in range(min(shared, length))] + [tail % 30 + 1] * (length - min(shared, length)))
+
+
+def require_as_alone(engine: FakeEngine, request: Request, block_length: int, *, aborted: bool) -> None:
+    """How a request has ended is how the plain loop ends; aborted: or it had ended before."""
+    if request.id in engine.failures:
+        assert request.prompt[0] == BROKEN
+        assert isinstance(engine.failures[request.id].error, NumericalError)
+        return
+    choices = engine.completions[request.id].choices
+    assert len(choices) == request.params.n
+    assert aborted or request.prompt[0] != BROKEN
+    for number, choice in enumerate(choices):
+        whole = alone(request.prompt, request.params, block_length, number) if request.prompt[0] != BROKEN else []
+        if choice.finish_reason == "abort":
+            assert aborted and choice.token_ids == whole[: len(choice.token_ids)]
+        else:
+            assert choice.token_ids == whole

@@ -410,5 +410,15 @@ def test_the_real_engine_gives_the_tokens_of_the_slow_path(tmp_path: Path, tiny:
             statistics = await engine.statistics()
             assert (statistics.finished, statistics.running, statistics.pages.held) == (8, 0, 0)
             await engine.check()
+            long = SamplingParams(max_tokens=400, threshold=2, edit_threshold="off", ignore_eos=True)
+            waiting = [asyncio.create_task(engine.generate([i + 1], long)) for i in range(8)]
+            while (await engine.statistics()).running < 5:
+                pass
+            [process] = psutil.Process().children()
+            killed = time.monotonic()
+            process.kill()
+            errors = await asyncio.gather(*waiting, return_exceptions=True)
+            assert time.monotonic() - killed < 1
+            assert {str(error) for error in errors} == {"the engine's process was killed by signal 9 (Killed)"}
 
     within(400, main)

@@ -5,90 +5,35 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engine.catalogue import MASK, POISON, some_params
+from tests.engine.oracle import CONTROL, World, drain, require_as_alone
 from tests.tiny import tiny_model
 
-from redraft.engine.engine import Engine, EngineSettings, Failure, Request
-from redraft.engine.generate import ControlIds
-from redraft.engine.llm import LLM
+from redraft.engine.engine import Engine, EngineSettings, Request
 from redraft.engine.pages import page_length
 from redraft.errors import ContextLengthError, InvalidInput, NumericalError
-from redraft.model.network import LLaDA2
-from redraft.types import Choice, Completion, SamplingParams
+from redraft.model.attention import attention, block_causal_mask
+from redraft.types import SamplingParams
 
-MASK, EOS = 31, 30
-CONTROL = ControlIds(MASK, frozenset({EOS}))
-KINDS = ({}, {"block_routing": 3}, {"num_experts": 0, "use_qk_norm": False})
-EXAMPLES = max(2, settings().max_examples // 8)  # each runs some ten answers twice
-
-
-@cache
-def network(kind: int) -> LLaDA2:
-    return tiny_model(kind, torch.float64, **KINDS[kind])
-
-
-@cache
-def alone(kind: int, block_length: int, prompt: tuple[int, ...], params: SamplingParams) -> list[Choice]:
-    """The slow path: one answer at a time, no cache."""
-    llm = LLM.from_model(network(kind), control=CONTROL, block_length=block_length, use_cache=False)
-    return llm.generate(list(prompt), params)[0].choices
-
-
-def drain(engine: Engine) -> tuple[dict[int, Completion], dict[int, Failure]]:
-    """Completions and failures by request."""
-    completions, failures = {}, {}
-    while engine.busy:
-        for output in engine.step():
-            if isinstance(output, Failure):
-                failures[output.request] = output
-            elif output.completion is not None:
-                completions[output.request] = output.completion
-    engine.check(idle=True)
-    return completions, failures
-
-
-def require_equal(found: Completion, expected: list[Choice], *, aborted: bool = False) -> None:
-    assert len(found.choices) == len(expected)
-    for own, other in zip(found.choices, expected, strict=True):
-        if own.finish_reason == "abort":
-            assert aborted and own.token_ids == other.token_ids[: len(own.token_ids)]
-            continue
-        assert (own.token_ids, own.finish_reason) == (other.token_ids, other.finish_reason)
-        ours, theirs = own.stats, other.stats
-        assert (ours.forwards, ours.drafted, ours.edits) == (theirs.forwards, theirs.drafted, theirs.edits)
-        assert (own.logprobs is None) == (other.logprobs is None)
-        for mine, its in zip(own.logprobs or (), other.logprobs or (), strict=True):
-            assert mine.token == its.token and mine.logprob == pytest.approx(its.logprob, abs=1e-9)
-
-
-def some_params(draw: random.Random) -> SamplingParams:
-    """Any setting; post steps are few, so that a run is short."""
-    return SamplingParams(
-        threshold=draw.choice([0.2, 0.5, 0.9, 1.5]),
-        edit_threshold=draw.choice([0.0, 0.3, 0.6, "off"]),
-        max_post_steps=draw.choice([0, 1, 3]),
-        min_unmask=draw.choice([2, 4]),
-        temperature=draw.choice([0.0, 0.0, 1.3]),
-        top_p=draw.choice([1.0, 0.9]),
-        top_k=draw.choice([0, 9]),
-        seed=draw.randrange(1000),
-        max_tokens=draw.randint(1, 24),
-        n=draw.choice([1, 1, 1, 3]),
-        presence_penalty=draw.choice([0.0, 0.0, 1.5]),
-        stutter_penalty=draw.choice([0.0, 0.0, 2.0]),
-        logprobs=draw.choice([None, None, 2]),
-    )
+KINDS: tuple[tuple[tuple[str, Any], ...], ...] = (
+    (),
+    (("block_routing", 3),),
+    (("num_experts", 0), ("use_qk_norm", False)),
+)
+EXAMPLES = max(1, settings().max_examples // 20)  # each runs some ten answers twice
+W = World(8)
 
 
 def run_schedule(draw: random.Random, block_length: int) -> None:
-    """Some requests, come and aborted between steps, over a pool that can be too small for those that could run."""
-    kind = draw.randrange(len(KINDS))
+    """Some requests, come and aborted between steps, over a pool that can be too small for those that could run, on
+    pages of 32."""
+    world = World(block_length, draw.choice(KINDS))
     pages = -(-(70 + 24) // page_length(block_length)) + draw.choice([0, 1, 3, 12])
     chosen = EngineSettings(
         max_running=draw.randint(1, 5),
@@ -96,7 +41,7 @@ def run_schedule(draw: random.Random, block_length: int) -> None:
         pages=pages,
         prefix_cache=draw.random() < 0.8,
     )
-    engine = Engine(network(kind), CONTROL, chosen, block_length=block_length)
+    engine = world.engine(chosen)
     stems = [[draw.randrange(32) for _ in range(70)] for _ in range(2)]
     requests: dict[int, Request] = {}
     aborted: set[int] = set()
@@ -117,14 +62,13 @@ def run_schedule(draw: random.Random, block_length: int) -> None:
     completions |= {event.request: event.completion for event in outputs if getattr(event, "completion", None)}
     assert not failures and completions.keys() == requests.keys()
     for id, request in requests.items():
-        expected = alone(kind, block_length, request.prompt, request.params)
-        require_equal(completions[id], expected, aborted=id in aborted)
+        require_as_alone(world, request, completions[id], aborted=id in aborted)
 
 
 @pytest.mark.parametrize("block_length", [1, 8, 16, 32])
 @settings(max_examples=EXAMPLES)
 @given(seed=st.integers(0, 2**32))
-def test_in_any_company_as_alone(block_length: int, seed: int) -> None:
+def test_on_whole_pages_as_alone(block_length: int, seed: int) -> None:
     run_schedule(random.Random(seed), block_length)
 
 
@@ -138,59 +82,75 @@ def test_preempted_requests_draw_the_same_tokens() -> None:
     params = SamplingParams(
         temperature=1.2, max_tokens=60, ignore_eos=True, edit_threshold=0.9, max_post_steps=1, min_unmask=6
     )
-    engine = Engine(network(0), CONTROL, EngineSettings(max_running=3, pages=5), block_length=8)
+    engine = W.engine(EngineSettings(max_running=3, pages=5))
     requests = [Request((id + 1,) * 30, params.with_(seed=id), id) for id in range(3)]
     for request in requests:
         engine.submit(request)
     completions, _ = drain(engine)
     assert engine.statistics().preempted
     for request in requests:
-        require_equal(completions[request.id], alone(0, 8, request.prompt, request.params))
+        require_as_alone(W, request, completions[request.id])
 
 
 def test_a_hit_gives_the_tokens_of_a_miss_and_a_long_prompt_those_of_one_piece() -> None:
     prompt = tuple(at * at % 29 for at in range(200))
     params = SamplingParams(max_tokens=20, max_post_steps=2)
-    engine = Engine(network(0), CONTROL, EngineSettings(forward_tokens=48), block_length=8)
+    engine = W.engine(EngineSettings(forward_tokens=48))
     for id in range(2):
         engine.submit(Request(prompt, params, id))
         completions, _ = drain(engine)
         assert completions[id].stats.cached_tokens == 192 * id
         assert completions[id].stats.prefill_forwards == (4 if id == 0 else 0)
-        require_equal(completions[id], alone(0, 8, prompt, params))
+        require_as_alone(W, Request(prompt, params), completions[id])
 
 
 def test_a_sequence_whose_logits_are_not_finite_fails_alone() -> None:
-    broken = tiny_model(0, torch.float64)
-    broken.word_embeddings.weight.data[29] = torch.nan
-    engine = Engine(broken, CONTROL, EngineSettings(pages=12), block_length=8)
+    world = World(8, poisoned=True)
+    engine = world.engine(EngineSettings(pages=12))
     params = SamplingParams(max_tokens=30, max_post_steps=2, min_unmask=4)
-    prompts = {0: (1, 2, 3), 1: (29, *range(40)), 2: tuple(range(20)), 3: (29,), 4: (*range(20), 3)}
-    for id, prompt in prompts.items():
-        engine.submit(Request(tuple(token % 29 if id % 2 == 0 else token % 30 for token in prompt), params, id))
+    clean, broken = tuple(token for token in range(40) if token < POISON), (POISON, *range(20))
+    prompts = [clean[:3], broken, clean[:20], (POISON,), (*clean[:20], 3), (*clean[:16], *broken)]
+    for id, prompt in enumerate(prompts):
+        engine.submit(Request(prompt, params.with_(n=1 + id % 2, seed=id), id))
     completions, failures = drain(engine)
-    assert failures.keys() >= {1, 3} and completions.keys() | failures.keys() == set(range(5))
+    assert failures.keys() == {1, 3, 5} and completions.keys() == {0, 2, 4}
     assert all(isinstance(failure.error, NumericalError) for failure in failures.values())
-    for id in completions:
-        require_equal(completions[id], alone(0, 8, tuple(token % 29 for token in prompts[id]), params))
+    for id, completion in completions.items():
+        require_as_alone(world, Request(prompts[id], params.with_(seed=id)), completion)
+
+
+def test_what_is_not_finite_stays_out_of_the_pages_before_it() -> None:
+    """The second chunk holds the end of the first page and the poison; the next request shares that page."""
+    world = World(8, poisoned=True)
+    engine = world.engine(EngineSettings(forward_tokens=24, pages=12))
+    params = SamplingParams(max_tokens=20, max_post_steps=2, min_unmask=4, ignore_eos=True)
+    clean = tuple(at * at % 28 for at in range(40))
+    engine.submit(Request((*clean, POISON), params, 0))
+    engine.submit(Request((*clean, *[POISON] * 8), params, 1))
+    completions, failures = drain(engine)
+    assert failures.keys() == {0, 1} and not completions
+    request = Request((*clean[:36], 3), params, 2)
+    engine.submit(request)
+    completions, _ = drain(engine)
+    assert completions[2].stats.cached_tokens == 32
+    require_as_alone(world, request, completions[2])
 
 
 def test_an_error_of_the_forward_is_everyones_and_leaves_all_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(network(0), CONTROL, EngineSettings(pages=12), block_length=8)
-    params = SamplingParams(max_tokens=12, max_post_steps=1)
-    for id in range(2):
-        engine.submit(Request(tuple(range(30 + id)), params, id))
+    engine = W.engine(EngineSettings(pages=12))
+    requests = [Request(tuple(range(29 + id)), SamplingParams(max_tokens=12, max_post_steps=1), id) for id in range(2)]
+    for request in requests:
+        engine.submit(request)
     engine.step()
-    forward = engine._executor.forward
     with monkeypatch.context() as patched:
         patched.setattr(engine._executor, "forward", _out_of_memory)
-        with pytest.raises(MemoryError):
-            engine.step()
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                engine.step()
     engine.check()
-    assert engine._executor.forward == forward
     completions, _ = drain(engine)
-    for id in range(2):
-        require_equal(completions[id], alone(0, 8, tuple(range(30 + id)), params))
+    for request in requests:
+        require_as_alone(W, request, completions[request.id])
 
 
 def _out_of_memory(*_: object) -> Any:
@@ -215,7 +175,7 @@ def _out_of_memory(*_: object) -> Any:
     ],
 )
 def test_what_cant_be_answered_is_refused(request_: Request, error: type[Exception], named: str) -> None:
-    engine = Engine(network(0), CONTROL, EngineSettings(pages=3), block_length=8)
+    engine = Engine(W.network, CONTROL, EngineSettings(pages=3), block_length=8)
     with pytest.raises(error) as caught:
         engine.submit(request_)
     assert named in str(caught.value) and "\n" not in str(caught.value)
@@ -241,7 +201,7 @@ def test_bad_settings_are_refused_by_name(chosen: dict[str, Any], named: str) ->
 
 
 def test_statistics_say_what_was_done() -> None:
-    engine = Engine(network(0), CONTROL, EngineSettings(pages=40), block_length=8)
+    engine = W.engine(EngineSettings(pages=40))
     params = SamplingParams(max_tokens=16, max_post_steps=1, ignore_eos=True)
     for id in range(2):
         engine.submit(Request((*range(29), *range(29)), params, id))
@@ -277,3 +237,42 @@ def test_new_weights_are_seen_by_the_next_request() -> None:
     expected, _ = drain(fresh)
     assert after[1].token_ids == expected[0].token_ids != before[0].token_ids
     assert after[1].stats.cached_tokens == 0
+
+
+def test_prompts_of_16k_tokens() -> None:
+    """In pieces, from the cache and in one piece, against a forward of the network alone."""
+    length, block = 16 * 1024, 32
+    small = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "num_experts": 0}
+    model = tiny_model(0, torch.float64, max_position_embeddings=length + block, **small)
+    draw = random.Random(0)
+    prompt = tuple(draw.randrange(30) for _ in range(length))
+    one_step = SamplingParams(mode="draft-only", min_unmask=block, max_tokens=block, logprobs=0, ignore_eos=True)
+
+    positions = torch.arange(length + block)
+
+    def in_strips(layer: int, q_BTHD: torch.Tensor, k_BTGD: torch.Tensor, v_BTGD: torch.Tensor) -> torch.Tensor:
+        strips = []
+        for rows in positions.split(512):  # a mask of all positions would take gigabytes
+            stop = int(rows[-1]) + 1
+            mask = block_causal_mask(rows, positions[:stop], block)
+            strips.append(attention(q_BTHD[:, rows], k_BTGD[:, :stop], v_BTGD[:, :stop], mask))
+        return torch.cat(strips, dim=1)
+
+    with torch.inference_mode():
+        hidden = model(torch.tensor([[*prompt, *[MASK] * block]]), positions[None], in_strips)
+        logits = model.head(hidden[0, -block:])
+        expected = logits.log_softmax(-1)
+        logits[:, MASK] = -torch.inf
+        tokens = logits.argmax(-1)
+
+    for forward_tokens, requests in ((1024, 2), (length, 1)):
+        chosen = EngineSettings(forward_tokens=forward_tokens, cache_tokens=length + block)
+        engine = Engine(model, CONTROL, chosen, block_length=block)
+        for id in range(requests):
+            engine.submit(Request(prompt, one_step, id))
+            choice = drain(engine)[0][id].choices[0]
+            assert choice.token_ids == tokens.tolist()
+            found = [each.logprob for each in choice.logprobs or ()]
+            assert found == pytest.approx(expected[range(block), tokens].tolist(), abs=1e-9)
+            assert choice.stats.cached_tokens == length * id
+            assert choice.stats.prefill_forwards == (15 if forward_tokens == 1024 and id == 0 else 0)

@@ -98,3 +98,28 @@ def test_no_forward_follows_the_end(scripted: Any) -> None:
     found = answer(network, prompt=B, tokens=10 * B, mode="draft-only", stop_token_ids=[4])
     assert network.lengths == [2 * B]
     assert (found.finish_reason, found.token_ids) == ("stop", [2, 3, 4])
+
+
+def test_counts_of_a_prompt_of_4096_tokens(scripted: Any) -> None:
+    """Chunks, the same prompt again, a second turn, and four answers: forwards and positions, as the network sees
+    them."""
+    network = scripted(sure, max_position_embeddings=8192)
+    llm = LLM.from_model(network, control=ControlIds(MASK), block_length=32, prefill_chunk=1024)
+    params = SamplingParams(mode="draft-only", max_tokens=75)
+
+    def read(prompt: list[int], **settings: Any) -> tuple[Completion, list[int]]:
+        network.lengths.clear()
+        return llm.generate(prompt, params.with_(**settings))[0], network.lengths
+
+    prompt = [at * at % 29 for at in range(4096 + 10)]
+    first, lengths = read(prompt)
+    assert lengths == [1024, 1024, 1024, 1024 + 32, 64, 64], "4096 / 1024 forwards, the last with the first step"
+    _, lengths = read(prompt)
+    assert lengths == [32, 64, 64], "all of the prompt's whole blocks are there"
+    history = [*prompt, *first.token_ids, *prompt[:64]]
+    second, lengths = read(history)
+    known, whole = len(prompt) + len(first.token_ids), len(history) // 32 * 32
+    assert lengths[0] == whole - second.stats.cached_tokens + 32
+    assert second.stats.cached_tokens >= known - 2 * 32
+    _, lengths = read([1, *prompt], n=4)
+    assert lengths == [1024, 1024, 1024, 1024 + 32, 4 * 32 + 32, *lengths[5:]], "the prompt once, for all four"

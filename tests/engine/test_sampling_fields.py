@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from redraft.engine.llm import LLM
 from redraft.errors import InvalidInput
+from redraft.eval.skills import draw_items
 from redraft.model.attention import MaskedAttention
 from redraft.types import SamplingParams
 
@@ -172,6 +173,23 @@ def test_how_many_blocks_use_all_post_steps_in_speed_mode(
                 used += events[-1].step - filled == params.max_post_steps
                 blocks += 1
     assert (used, blocks) == (share, 30)
+
+
+def test_the_embedded_model_comes_to_rest_in_speed_mode_at_temperature_one() -> None:
+    """Edits never redraw: few blocks, if any, go on until their post steps are used up."""
+    llm = LLM(device="cpu")
+    tasks = [item.task for item in draw_items(0, 2)]
+    prompts = [llm.render(task.messages, list(task.tools) or None) for task in tasks]
+    params = SamplingParams(mode="speed", temperature=1.0, seed=1, max_tokens=96)
+    used = blocks = 0
+    together = zip_longest(*(llm.stream(prompt, params) for prompt in prompts))
+    for stream in zip(*together, strict=True):
+        for _, steps in groupby(filter(None, stream), key=lambda event: event.block):
+            events = list(steps)
+            filled = next(event.step for event in events if not event.masked)
+            used += events[-1].step - filled == params.max_post_steps
+            blocks += 1
+    assert blocks >= 20 and used <= blocks / 8
 
 
 def test_a_bias_beyond_the_vocabulary_is_refused(tiny: Callable[..., Any]) -> None:

@@ -3,14 +3,16 @@ run is pinned; and the pages always balance."""
 
 from __future__ import annotations
 
-import random
+import gc
+import weakref
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.engine.fakes import BROKEN, EOS, FakeEngine, alone
+from tests.engine.catalogue import WINDOWS
+from tests.engine.fakes import BROKEN, EOS, FakeEngine, alone, prompt_of, require_as_alone
 
 from redraft.engine.pages import page_length
 from redraft.engine.request import EngineSettings, Request
@@ -18,10 +20,6 @@ from redraft.errors import EngineError, InvalidInput, NumericalError, QueueFull
 from redraft.types import SamplingParams
 
 LONGEST_PROMPT, LONGEST_ANSWER = 100, 160
-WINDOWS = [{}, {}] + [
-    {"mbe_blocks": blocks, "mbe_steps": steps, "mbe_edit_threshold": threshold}
-    for blocks, steps, threshold in [(1, 3, 0.0), (2, 1, 0.3), (4, 5, 0.5)]
-]
 
 
 def params_of(window: dict[str, Any], **fields: Any) -> SamplingParams:
@@ -40,31 +38,6 @@ PARAMS = st.builds(
     ignore_eos=st.booleans(),
     seed=st.just(0),
 )
-
-
-def prompt_of(tail: int, shared: int, length: int) -> tuple[int, ...]:
-    """Equal `shared` tokens, then tokens of its own."""
-    return tuple([5 + at % 7 for at in range(min(shared, length))] + [tail % 30 + 1] * (length - min(shared, length)))
-
-
-def settle(engine: FakeEngine, requests: dict[int, Request], aborted: set[int], block_length: int) -> None:
-    """Runs the engine until it is idle, and compares every answer with the plain loop's."""
-    engine.drain()
-    assert requests.keys() == engine.completions.keys() | engine.failures.keys()
-    for id, request in requests.items():
-        if request.prompt[0] == BROKEN and id not in aborted:
-            assert isinstance(engine.failures[id].error, NumericalError)
-            continue
-        if id in engine.failures:
-            continue
-        completion = engine.completions[id]
-        assert len(completion.choices) == request.params.n
-        for number, choice in enumerate(completion.choices):
-            whole = alone(request.prompt, request.params, block_length, number) if request.prompt[0] != BROKEN else []
-            if choice.finish_reason == "abort":
-                assert id in aborted and choice.token_ids == whole[: len(choice.token_ids)]
-            else:
-                assert choice.token_ids == whole
 
 
 class Schedules(RuleBasedStateMachine):
@@ -137,76 +110,14 @@ class Schedules(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
-            settle(self.engine, self.requests, self.aborted, self.block_length)
+            self.engine.drain()
+            assert self.requests.keys() == self.engine.completions.keys() | self.engine.failures.keys()
+            for id, request in self.requests.items():
+                require_as_alone(self.engine, request, self.block_length, aborted=id in self.aborted)
 
 
 TestSchedules = Schedules.TestCase
 TestSchedules.settings = settings(stateful_step_count=25)
-
-
-@pytest.mark.slow
-def test_100_000_operations_leave_nothing_behind() -> None:
-    """Random operations on one engine with few pages; the requests are compared as they end."""
-    draw = random.Random(0)
-    block, page = 8, 32
-    engine = FakeEngine(EngineSettings(max_running=6, forward_tokens=96), block, pages=16)
-    requests: dict[int, Request] = {}
-    answers: dict[tuple, list[int]] = {}
-    compared = 0
-    for operation in range(100_000):
-        kind = draw.random()
-        if kind < 0.08 and len(requests) - len(engine.completions) - len(engine.failures) < 40:
-            length = draw.randint(1, LONGEST_PROMPT)
-            params = SamplingParams(
-                threshold=draw.choice([0.0, 0.4, 0.9]),
-                edit_threshold=draw.choice(["off", 0.0, 0.5]),
-                max_post_steps=2,
-                min_unmask=draw.choice([1, 4]),
-                max_tokens=draw.choice([draw.randint(1, 40), draw.randint(1, 40), LONGEST_ANSWER]),
-                ignore_eos=draw.random() < 0.5,
-                n=draw.choice([1, 1, 1, 3]),
-                seed=0,
-                **draw.choice(WINDOWS),
-            )
-            broken = draw.random() < 0.05
-            prompt = (BROKEN,) * length if broken else prompt_of(draw.randint(0, 9), draw.choice([0, 40, 70]), length)
-            deadline = engine.time + draw.uniform(0, 50) if draw.random() < 0.1 else None
-            id = len(requests)
-            requests[id] = Request(prompt, params, id, deadline, events=False)
-            engine.scheduler.submit(requests[id])
-        elif kind < 0.1 and requests:
-            engine.scheduler.abort(draw.randrange(max(0, len(requests) - 40), len(requests)))
-        else:
-            engine.time += 1
-            engine.step()
-        engine.forwards.clear()
-        engine.events.clear()
-        if operation % 1000 == 999:
-            engine.scheduler.check()
-        while compared in engine.completions or compared in engine.failures:
-            request = requests[compared]
-            for number, choice in enumerate(
-                engine.completions[compared].choices if compared in engine.completions else ()
-            ):
-                key = (request.prompt, tuple(vars_of(request.params)), number)
-                if request.prompt[0] != BROKEN:
-                    whole = answers.setdefault(key, alone(request.prompt, request.params, block, number))
-                    assert choice.token_ids == whole[: len(choice.token_ids)]
-                    assert choice.finish_reason == "abort" or choice.token_ids == whole
-            compared += 1
-    engine.drain()
-    statistics = engine.scheduler.statistics()
-    assert statistics.preempted > 100 and statistics.failed > 50 and statistics.cached_tokens > 10_000
-    assert statistics.finished + statistics.aborted + statistics.failed == len(requests)
-    scheduler = engine.scheduler
-    assert not scheduler._answers and not scheduler._running and not len(scheduler._admission)
-    assert len(scheduler._deadlines) < len(requests) / 10, "deadlines of requests that have ended must be forgotten"
-    assert statistics.pages.held == 0 and page * statistics.pages.pages == 512
-
-
-def vars_of(params: SamplingParams) -> list[object]:
-    fields = ("threshold", "edit_threshold", "min_unmask", "max_tokens", "ignore_eos", "mbe_blocks")
-    return [getattr(params, name) for name in fields]
 
 
 # What is computed, and what isn't.
@@ -421,6 +332,21 @@ def test_a_deadline_ends_who_runs_and_who_waits() -> None:
     engine.step()
     assert [engine.completions[id].finish_reason for id in (0, 1)] == ["abort", "abort"]
     engine.scheduler.check(idle=True)
+
+
+@pytest.mark.parametrize("end", ["stop", "abort", "failure"])
+def test_a_request_that_has_ended_is_forgotten_however_far_its_deadline(end: str) -> None:
+    engine = engine_of()
+    prompt = ((BROKEN if end == "failure" else 1), *mixed(40))
+    engine.scheduler.submit(Request(prompt, SamplingParams(max_tokens=40, n=2, seed=0), 0, deadline=1e9))
+    parts = [weakref.ref(part) for answer in engine.scheduler._answers.values() for part in (answer, *answer.choices)]
+    engine.step()
+    if end == "abort":
+        engine.scheduler.abort(0)
+    engine.drain()
+    engine.failures.clear()  # an error's traceback holds whom it passed
+    gc.collect()
+    assert len(parts) == 3 and not [part for part in parts if part() is not None]
 
 
 def test_what_goes_wrong_in_one_request_ends_that_request_alone() -> None:

@@ -31,7 +31,8 @@ __all__ = ["Engine", "EngineSettings", "EngineStatistics", "Failure", "Request"]
 
 
 class Engine:
-    """Not for several threads at once; `redraft.engine.local` and `redraft.engine.async_engine` are.
+    """For one thread at a time. `redraft.engine.local` shares it among the threads of a process, and
+    `redraft.engine.async_engine` among the tasks of one event loop, from a process of its own.
 
     model: in evaluation mode, loaded and where it will stay. control: the ids that decoding gives a meaning.
     block_length: None takes the model's. tokenizer: for text and stop strings; without one there are only ids. now: the

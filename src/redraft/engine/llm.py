@@ -17,15 +17,8 @@ from redraft.engine.engine import Engine
 from redraft.engine.generate import ControlIds, generate
 from redraft.engine.local import LocalEngine
 from redraft.engine.request import EngineSettings, Request
-from redraft.engine.settings import (
-    control_ids,
-    generation_config,
-    resolve_device,
-    resolve_dtype,
-)
+from redraft.engine.settings import control_ids, load
 from redraft.errors import InvalidInput
-from redraft.model.checkpoint import load_model
-from redraft.model.folder import checkpoint_folder
 from redraft.model.network import LLaDA2
 from redraft.text.detokenizer import Detokenizer
 from redraft.text.tokenizer import Tokenizer
@@ -73,13 +66,7 @@ class LLM:
             memory_fraction=memory_fraction,
             prefix_cache=prefix_cache,
         )
-        place = resolve_device(device)
-        precision = resolve_dtype(dtype, place)
-        folder = checkpoint_folder(path)
-        generation = generation_config(folder)
-        tokenizer = Tokenizer.load(folder) if (folder / "tokenizer.json").exists() else None
-        model = load_model(folder, device=place, dtype=precision)
-        control = control_ids(model.config, generation, tokenizer)
+        model, tokenizer, control = load(path, device, dtype)
         self._set(model, tokenizer, control, block_length, use_cache, settings)
 
     @classmethod

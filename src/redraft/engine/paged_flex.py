@@ -28,7 +28,8 @@ class FlexAttention:
     """For GPUs. Merged spans, which no page holds, go through products instead; they are few.
 
     The kernel weighs the unseen positions of a page by zero, and zero times NaN is NaN; so what lies behind a sequence
-    in its last page is cleared before the forward. Pages that a tile doesn't see are never read.
+    in its last page is cleared before the forward. Pages that a tile doesn't see are never read. With blocks shorter
+    than a tile, NaN of a block reaches the earlier blocks of its sequence that stand in the same tile.
     """
 
     def __init__(self, storage: PageStorage) -> None:
@@ -40,9 +41,9 @@ class FlexAttention:
 
     def prepare(self, batch: Batch) -> Attend:
         merged = readings(batch, (i for i, span in enumerate(batch.spans) if span.merged))
-        products = Products(self._storage, merged) if merged else None
+        products = Products(self._storage, merged, batch.block_length) if merged else None
         if len(merged) == len(batch.spans):
-            return Products(self._storage, merged)
+            return Products(self._storage, merged, batch.block_length)
         device, length = self._storage.data.device, self._storage.page_length
         self._storage.clear(torch.from_numpy(_behind(batch)).to(device))
         tiling = Tiling.of(batch)

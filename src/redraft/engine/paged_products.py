@@ -56,7 +56,7 @@ class ProductAttention:
         self._storage = storage
 
     def prepare(self, batch: Batch) -> Attend:
-        return Products(self._storage, readings(batch, range(len(batch.spans))))
+        return Products(self._storage, readings(batch, range(len(batch.spans))), batch.block_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class Products:
 
     storage: PageStorage
     readings: tuple[Reading, ...]
+    block_length: int
 
     def __call__(self, layer: int, q_BTHD: Tensor, k_BTGD: Tensor, v_BTGD: Tensor) -> Tensor:
         out_BTHD = torch.empty_like(q_BTHD)
@@ -80,11 +81,22 @@ class Products:
             for strip in reading.strips:
                 q_BWHD = q_BTHD[:, strip.low : strip.high]
                 k_BSGD, v_BSGD = keys[None, : strip.seen], values[None, : strip.seen]
-                out_BTHD[:, strip.low : strip.high] = (
-                    full_attention(q_BWHD, k_BSGD, v_BSGD)
-                    if strip.mask is None
-                    else attention(q_BWHD, k_BSGD, v_BSGD, strip.mask)
-                )
+                if strip.mask is None:
+                    out_BWHD = full_attention(q_BWHD, k_BSGD, v_BSGD)
+                else:
+                    out_BWHD = attention(q_BWHD, k_BSGD, v_BSGD, strip.mask)
+                    if not out_BWHD.isfinite().all():
+                        # A mask weighs what isn't seen by zero, and zero times NaN is NaN: it would reach earlier
+                        # blocks, and with their pages other requests.
+                        out_BWHD = self._block_by_block(q_BWHD, k_BSGD, v_BSGD)
+                out_BTHD[:, strip.low : strip.high] = out_BWHD
+
+    def _block_by_block(self, q_BWHD: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Tensor:
+        """What a strip attends to, without a mask: each block the keys up to its own end."""
+        width, seen = q_BWHD.shape[1], k_BSGD.shape[1]
+        stops = range(seen - width + self.block_length, seen + 1, self.block_length)
+        blocks = zip(q_BWHD.split(self.block_length, dim=1), stops, strict=True)
+        return torch.cat([full_attention(q, k_BSGD[:, :stop], v_BSGD[:, :stop]) for q, stop in blocks], dim=1)
 
 
 def full_attention(q_BWHD: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Tensor:

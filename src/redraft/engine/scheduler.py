@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Listing
 from contextlib import contextmanager
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 from redraft.decoding.candidates import Candidates
 from redraft.decoding.canvas import Change
@@ -72,7 +71,6 @@ class Scheduler:
         self._admission = Admission(self._cache, share=settings.prefix_cache)
         self._running: list[Sequence] = []  # oldest first
         self._answers: dict[int, Answer] = {}
-        self._deadlines: list[tuple[float, int, Answer]] = []
         self._outputs: list[CanvasEvent | Failure] = []
         self._orders = 0
         self._planned = 0.0
@@ -102,11 +100,9 @@ class Scheduler:
             )
         seed = secrets.randbits(63) if params.seed is None else params.seed
         choices = [self._sequence(request, choice, seed) for choice in range(params.n)]
-        answer = self._answers[request.id] = Answer(request, choices, self.meter.clock.seconds)
+        self._answers[request.id] = Answer(request, choices, self.meter.clock.seconds)
         for sequence in choices:
             self._admission.add(sequence)
-        if request.deadline is not None:
-            heappush(self._deadlines, (request.deadline, choices[0].order, answer))
 
     def abort(self, request: int) -> None:
         """Ends a request as it stands, its pages returned at once. One that isn't there has ended already."""
@@ -118,10 +114,10 @@ class Scheduler:
 
     def plan(self) -> list[Part]:
         """The parts of the next forward, oldest sequence first; empty when nobody waits or runs."""
-        while self._deadlines and self._deadlines[0][0] <= self._now():
-            _, _, answer = heappop(self._deadlines)
-            if not answer.over:
-                self.abort(answer.request.id)
+        now = self._now()
+        for request in [answer.request for answer in self._answers.values()]:
+            if request.deadline is not None and request.deadline <= now:
+                self.abort(request.id)
         self._admission.admit(self.root, self._running, self._settings.max_running)
         shares = self._shares()
         parts = []

@@ -1,4 +1,4 @@
-"""What a checkpoint folder says about generating: control ids, device and dtype. Ids never come from code."""
+"""A checkpoint folder, made ready to generate: network, tokenizer, control ids. Ids never come from code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,26 @@ from redraft.engine.generate import ControlIds
 from redraft.errors import CheckpointError, ConfigError, InvalidInput
 from redraft.model import checkpoint
 from redraft.model.config import ModelConfig
+from redraft.model.folder import checkpoint_folder
+from redraft.model.network import LLaDA2
+from redraft.text.tokenizer import Tokenizer
+
+
+def load(
+    path: str | Path | None, device: str | torch.device | None, dtype: str | torch.dtype | None
+) -> tuple[LLaDA2, Tokenizer | None, ControlIds]:
+    """The network in evaluation mode, the tokenizer if there is one, and the control ids.
+
+    path: None for the model inside the package. device, dtype: see `resolve_device` and `resolve_dtype`. RedraftError
+    for a checkpoint or a setting that can't be had.
+    """
+    place = resolve_device(device)
+    precision = resolve_dtype(dtype, place)
+    folder = checkpoint_folder(path)
+    generation = generation_config(folder)
+    tokenizer = Tokenizer.load(folder) if (folder / "tokenizer.json").exists() else None
+    model = checkpoint.load_model(folder, device=place, dtype=precision).eval()
+    return model, tokenizer, control_ids(model.config, generation, tokenizer)
 
 
 def generation_config(folder: Path) -> dict[str, Any]:

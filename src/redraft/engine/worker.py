@@ -152,18 +152,10 @@ def serve(channel: Channel, engine: Runner, arrived: Iterable[messages.ToWorker]
 
 def load(spec: EngineSpec) -> Runner:
     """The engine that a spec describes. Raises RedraftError for a model or a setting that can't be had."""
+    from redraft.engine import settings
     from redraft.engine.engine import Engine
-    from redraft.engine.settings import control_ids, generation_config, resolve_device, resolve_dtype
-    from redraft.model.checkpoint import load_model
-    from redraft.model.folder import checkpoint_folder
-    from redraft.text.tokenizer import Tokenizer
 
-    device = resolve_device(spec.device)
-    folder = checkpoint_folder(spec.model)
-    generation = generation_config(folder)
-    tokenizer = Tokenizer.load(folder) if (folder / "tokenizer.json").exists() else None
-    model = load_model(folder, device=device, dtype=resolve_dtype(spec.dtype, device)).eval()
-    control = control_ids(model.config, generation, tokenizer)
+    model, tokenizer, control = settings.load(spec.model, spec.device, spec.dtype)
     return Engine(model, control, spec.settings, block_length=spec.block_length, tokenizer=tokenizer)
 
 
