@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from redraft.cli import options
+from redraft.cli.chat import chat
 from redraft.cli.convert import convert
 from redraft.cli.demo import demo
 from redraft.cli.env import env
@@ -45,6 +46,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(generate)
+app.command()(chat)
 app.command()(replay)
 app.command()(demo)
 app.command()(train)
