@@ -22,6 +22,7 @@ from redraft.cli.env import env
 from redraft.cli.eval import evaluation
 from redraft.cli.generate import generate
 from redraft.cli.replay import replay
+from redraft.cli.serve import serve
 from redraft.cli.train import train
 from redraft.errors import RedraftError
 
@@ -45,6 +46,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(generate)
+app.command()(serve)
 app.command()(replay)
 app.command()(demo)
 app.command()(train)
