@@ -23,6 +23,7 @@ from redraft.cli.env import env
 from redraft.cli.eval import evaluation
 from redraft.cli.generate import generate
 from redraft.cli.replay import replay
+from redraft.cli.serve import serve
 from redraft.cli.train import train
 from redraft.errors import RedraftError
 
@@ -47,6 +48,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(chat)
+app.command()(serve)
 app.command()(replay)
 app.command()(demo)
 app.command()(train)

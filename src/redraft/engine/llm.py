@@ -13,16 +13,12 @@ import torch
 
 from redraft.engine.checks import require_answerable, require_positive, token_ids
 from redraft.engine.context import PREFILL_CHUNK, UncachedContext
+from redraft.engine.defaults import generation_config
 from redraft.engine.engine import Engine
 from redraft.engine.generate import ControlIds, generate
 from redraft.engine.local import LocalEngine
 from redraft.engine.request import EngineSettings, Request
-from redraft.engine.settings import (
-    control_ids,
-    generation_config,
-    resolve_device,
-    resolve_dtype,
-)
+from redraft.engine.settings import control_ids, resolve_device, resolve_dtype
 from redraft.errors import InvalidInput
 from redraft.model.checkpoint import load_model
 from redraft.model.folder import checkpoint_folder
