@@ -14,6 +14,7 @@ from redraft.server.pages import STRICT, WEB
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 BLOCK = 32
 EOS = 1
+SURE = (0.99, 0.97, 0.52, 0.999, 0.93, 0.98, 0.81, 0.995, 0.99, 0.68, 0.97)
 
 
 class FakeServer(ThreadingHTTPServer):
@@ -158,9 +159,13 @@ def steps(tokens: list[str]) -> Iterator[dict[str, Any]]:
         own = range(first, BLOCK)
         late = [i for i in own if i % 3 == 2]
         early = [i for i in own if i % 3 != 2 and i != first]
-        sure = [1.0 if i in prompt else 0.35 + 0.64 * ((i * 7) % 10) / 9 for i in range(BLOCK)]
+        sure = [1.0 if i in prompt else SURE[(i * 7) % len(SURE)] for i in range(BLOCK)]
         drafts: list[dict[str, Any]] = [
-            {"masked": late, "drafted": [first, *early], "texts": [texts[i] if i != first else wrong for i in range(32)]},
+            {
+                "masked": late,
+                "drafted": [first, *early],
+                "texts": [texts[i] if i != first else wrong for i in range(32)],
+            },
             {"drafted": late, "texts": [texts[i] if i != first else wrong for i in range(32)]},
             {"edited": {str(first): [wrong, texts[first]]}},
             {"frozen": True, "text": "".join(words[first:])},

@@ -13,7 +13,7 @@ const TITLE = 60; // characters
 const NEAR = 80; // pixels from the end of the page that count as being there
 
 const EXAMPLES = [
-  "There are 23 bags in the bag of Uma. Then Uma throws 12 away. How many bags does Uma have at the end?",
+  "There are 23 lemons in the box of Uma. Then Uma throws 12 away. How many lemons does Uma have at the end?",
   "Write a Python function run(items) that removes repeated words and returns the list. Add a docstring.",
   'Take {"title": "dance", "open": false, "cost": 16, "names": ["Sam", "Carl"]} and lower cost by 1. Write indented JSON.',
 ];

@@ -38,6 +38,7 @@ export class Race {
     const abort = (this.#abort = new AbortController());
     $("question").textContent = text;
     $("question").hidden = false;
+    $("rules").hidden = true;
     $("race-tools").replaceChildren();
     this.#changed();
     speak("", { afresh: true });

@@ -41,5 +41,5 @@ export async function run(view, { server, messages, fields, signal, onText = () 
 export function remark(recording, error) {
   if (error instanceof ServerError) return error.message;
   if (error) return "Stopped.";
-  return recording.finish.reason === "length" ? "Cut where the longest answer ends (settings)." : "";
+  return recording.finish.reason === "length" ? "Cut at the most tokens that were allowed." : "";
 }
