@@ -157,7 +157,7 @@ def steps(tokens: list[str]) -> Iterator[dict[str, Any]]:
         prompt = [0, 1] if block == 0 else []
         first, wrong = len(prompt), "Wrong"
         own = range(first, BLOCK)
-        late = [i for i in own if i % 3 == 2]
+        late = [i for i in own if i % 3 == 2 and i != first]
         early = [i for i in own if i % 3 != 2 and i != first]
         sure = [1.0 if i in prompt else SURE[(i * 7) % len(SURE)] for i in range(BLOCK)]
         drafts: list[dict[str, Any]] = [
