@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -19,8 +20,8 @@ SURE = (0.99, 0.97, 0.52, 0.999, 0.93, 0.98, 0.81, 0.995, 0.99, 0.68, 0.97)
 
 class FakeServer(ThreadingHTTPServer):
     """answer: the text of every answer. key: what requests must bring. refusal: (status, message) of every answer.
-    go: while it is clear, streams wait before their next step. steps: at most so many at a time are let through while
-    `go` is clear (`step` adds one). seen: the bodies of requests. gone: readers that left before the end."""
+    cut: streams end after their first message. pause: seconds between them.
+    seen: the bodies of requests. gone: set when a reader has left before the end."""
 
     daemon_threads = True
 
@@ -31,11 +32,10 @@ class FakeServer(ThreadingHTTPServer):
         self.refusal: tuple[int, str] | None = None
         self.cut = False
         self.pause = 0.0
-        self.go = threading.Event()
-        self.go.set()
-        self.single = threading.Semaphore(0)
+        self._allowed: int | None = None
+        self._changed = threading.Condition()
         self.seen: list[dict[str, Any]] = []
-        self.gone = 0
+        self.gone = threading.Event()
 
     @property
     def url(self) -> str:
@@ -46,17 +46,30 @@ class FakeServer(ThreadingHTTPServer):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.go.set()
+        self.release()
         self.shutdown()
         self.server_close()
 
-    def step(self) -> None:
-        """Lets one step through while `go` is clear."""
-        self.single.release()
+    def hold(self) -> None:
+        """Streams wait for `step` from their first message on."""
+        self._allow(0)
 
-    def wait(self) -> None:
-        while not self.go.is_set() and not self.single.acquire(timeout=0.02):
-            pass
+    def step(self, count: int = 1) -> None:
+        """Lets every stream send so many messages more, those too that are yet to come."""
+        self._allow((self._allowed or 0) + count)
+
+    def release(self) -> None:
+        self._allow(None)
+
+    def wait(self, number: int) -> None:
+        """Returns when a stream may send its message of this number."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._allowed is None or number < self._allowed)
+
+    def _allow(self, count: int | None) -> None:
+        with self._changed:
+            self._allowed = count
+            self._changed.notify_all()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -93,15 +106,15 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
         try:
-            for message in stream(self.server.answer):
-                self.server.wait()
-                threading.Event().wait(self.server.pause)
+            for number, message in enumerate(stream(self.server.answer)):
+                self.server.wait(number)
+                time.sleep(self.server.pause)
                 self.wfile.write(message.encode())
                 self.wfile.flush()
                 if self.server.cut:
                     return
         except OSError:
-            self.server.gone += 1
+            self.server.gone.set()
 
     def allowed(self) -> bool:
         if not self.server.key or self.headers.get("Authorization") == f"Bearer {self.server.key}":

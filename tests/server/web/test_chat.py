@@ -65,7 +65,7 @@ def test_a_message_goes_with_those_before_it_and_the_system_prompt(page: Page, s
 
 
 def test_every_step_shows(page: Page, server: FakeServer) -> None:
-    server.go.clear()
+    server.hold()
     send(page)
     expect(page.locator("#go")).to_have_text("Stop")
     cells = page.locator("#turns .cell")
@@ -91,20 +91,19 @@ def test_every_step_shows(page: Page, server: FakeServer) -> None:
     expect(cells).to_have_count(0)
     expect(page.locator("#turns .frozen")).to_have_text(ANSWER)
     expect(page.locator("#turns .strip i.edited")).to_have_count(1)
-    server.go.set()
+    server.release()
     ended(page)
 
 
 def test_only_frozen_text_is_read_out(page: Page, server: FakeServer) -> None:
-    server.go.clear()
+    server.hold()
     send(page)
-    for _ in range(4):
-        server.step()
+    server.step(4)
     expect(page.locator("#turns .cell.edited")).to_be_visible()
     expect(page.locator("#spoken")).to_be_empty()
     for part in (".cells", ".strip"):
         expect(page.locator(f"#turns {part}")).to_have_attribute("aria-hidden", "true")
-    server.go.set()
+    server.release()
     expect(page.locator("#spoken")).to_have_text(ANSWER)
     assert page.locator("#spoken").get_attribute("aria-live") == "polite"
     ended(page)
@@ -113,10 +112,9 @@ def test_only_frozen_text_is_read_out(page: Page, server: FakeServer) -> None:
 @pytest.mark.parametrize("way", ["button", "Escape"])
 def test_an_answer_can_be_stopped(way: str, page: Page, server: FakeServer) -> None:
     server.answer = LONG
-    server.go.clear()
+    server.hold()
     send(page)
-    for _ in range(7):  # one block whole, and the first step of the next
-        server.step()
+    server.step(7)  # one block whole, and the first step of the next
     expect(page.locator("#turns .cell").first).to_be_visible()
     frozen = page.locator("#turns .frozen").text_content()
     if way == "button":
@@ -125,9 +123,9 @@ def test_an_answer_can_be_stopped(way: str, page: Page, server: FakeServer) -> N
         page.keyboard.press("Escape")
     ended(page)
     expect(page.locator("#turns .note")).to_have_text("Stopped.")
-    while not server.gone:  # writes until it notices that nobody reads
-        server.step()
-    server.go.set()
+    server.pause = 0.05  # a server sees that nobody reads when it has written twice
+    server.release()
+    assert server.gone.wait(60)
     send(page, "Go on.")
     ended(page)
     assert frozen and LONG.startswith(frozen)

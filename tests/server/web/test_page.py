@@ -122,21 +122,20 @@ def test_a_race_asks_in_both_modes_and_shows_both(page: Page, server: FakeServer
     expect(page.locator("#chat")).to_be_hidden()
     expect(page.locator("#modes")).to_be_hidden()
     server.answer = LONG
-    server.go.clear()
+    server.hold()
     send(page)
-    for _ in range(8):
-        server.step()
+    server.step(8)
     lanes = page.locator("#lanes .answer")
     expect(lanes).to_have_count(2)
     for lane in range(2):
         expect(lanes.nth(lane).locator(".cell").first).to_be_visible()
-    server.go.set()
+    server.release()
     ended(page)
     for lane, mode in enumerate(("Speed", "Quality")):
         expect(lanes.nth(lane).locator(".label")).to_contain_text(mode)
         expect(lanes.nth(lane).locator("#turns .frozen")).to_have_text(LONG.rstrip())
         expect(lanes.nth(lane).locator(".tpf dd")).not_to_have_text("0.00")
-        expect(lanes.nth(lane).locator(".edits dd")).to_have_text("3")
+        expect(lanes.nth(lane).locator(".edits dd")).to_have_text("2")
         expect(page.locator("#spoken")).to_contain_text(f"{mode} has finished")
     expect(page.locator("#lanes .first")).to_have_count(1)
     asked = sorted((body["redraft"] for body in server.seen), key=lambda own: own["mode"])
@@ -158,10 +157,9 @@ def test_a_race_can_be_replayed_and_stopped(page: Page, server: FakeServer) -> N
         expect(page.locator("#lanes .frozen").nth(lane)).to_have_text(ANSWER)
     assert page.locator("#lanes").get_by_role("button", name="Trace").count() == 2
     server.answer = LONG
-    server.go.clear()
+    server.hold()
     send(page, "Once more")
-    for _ in range(4):
-        server.step()
+    server.step(4)
     expect(page.locator("#lanes .cell").first).to_be_visible()
     page.keyboard.press("Escape")
     ended(page)
