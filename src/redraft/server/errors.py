@@ -1,10 +1,10 @@
 """Errors as OpenAI's clients read them: `{"error": {"message", "type", "param", "code"}}` under a fitting status.
 
-    400 what was asked can't be          413 the body is too large
-    401 no valid key                     429 too much at once; Retry-After says when to come back
-    404 no such model, response, route   500 a bug
-    405 no such method                   503 loading, stopping, or the engine is gone
-    408 the request came too slowly      504 the answer took too long
+400 what was asked can't be          413 the body is too large
+401 no valid key                     429 too much at once; Retry-After says when to come back
+404 no such model, response, route   500 a bug
+405 no such method                   503 loading, stopping, or the engine is gone
+408 the request came too slowly      504 the answer took too long
 """
 
 from __future__ import annotations

@@ -87,7 +87,9 @@ class Service:
                 code="model_not_found",
             )  # fmt: skip
 
-    def fit(self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, open_end: bool, param: str) -> SamplingParams:
+    def fit(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, open_end: bool, param: str
+    ) -> SamplingParams:
         """The settings, with `max_tokens` that the context leaves when the request named none (open_end). Raises
         ApiError when a prompt doesn't fit, or the answers together are more than one request may ask for."""
         context, longest = self.engine.context_length, max(map(len, prompts))

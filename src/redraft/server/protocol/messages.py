@@ -119,7 +119,9 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
             if message.content is None and message.tool_calls is None:
                 raise invalid(f"{where} must have content or tool_calls", where)
             if message.tool_calls is not None:
-                entry["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)]
+                entry["tool_calls"] = [
+                    _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
+                ]
                 calls |= {call.id: call.function.name for call in message.tool_calls}
         if isinstance(message, ToolMessage):
             _check_answer(message, calls, where)

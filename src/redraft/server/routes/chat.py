@@ -98,7 +98,11 @@ def whole_choice(service: Service, chat: Chat, index: int, choice: Choice) -> di
     parts = [*splitter.push(choice.text), *splitter.finish()]
     content = "".join(part for part in parts if isinstance(part, str))
     calls = [tool_call(part) for part in parts if isinstance(part, Call)]
-    message: dict[str, Any] = {"role": "assistant", "content": content if content or not calls else None, "refusal": None}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": content if content or not calls else None,
+        "refusal": None,
+    }
     return {
         "index": index,
         "message": message | ({"tool_calls": calls} if calls else {}),

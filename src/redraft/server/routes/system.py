@@ -11,7 +11,7 @@ import redraft
 from redraft.server.errors import ApiError
 from redraft.server.metrics import CONTENT_TYPE
 from redraft.server.protocol.messages import template_messages
-from redraft.server.protocol.text import DetokenizeRequest, Detokenized, TokenizeRequest, Tokenized
+from redraft.server.protocol.text import Detokenized, DetokenizeRequest, Tokenized, TokenizeRequest
 from redraft.server.routes.common import ERRORS, service_of
 from redraft.server.service import Service
 from redraft.server.wire import JsonResponse
