@@ -115,8 +115,8 @@ class Service:
         self, prompt: Sequence[int], params: SamplingParams, *, steps: bool
     ) -> AsyncGenerator[tuple[CanvasEvent, float], None]:
         """The events of one prompt, each with the seconds since it was asked; steps: those between frozen blocks too.
-        The last one has the completion. Raises RedraftError when the engine refuses or fails, and ApiError: 429 when too
-        many wait, 503 when the server stops, 504 when the time is over (in these two after the text that there is)."""
+        The last one has the completion. Raises RedraftError when the engine refuses or fails, and ApiError: 429 when
+        too many wait, 503 when the server stops, 504 when the time is over (in these two after the text there is)."""
         engine = self.engine
         room = self.settings.max_running + self.settings.queue_limit
         if self._answers + params.n > room:

@@ -15,6 +15,7 @@ MAX_SEED = 2**63 - 1
 Temperature = Annotated[float, Field(ge=0, le=100, description="0 is greedy; above it drafts are drawn.")]
 TopP = Annotated[float, Field(gt=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+Neutral = Mapping[str, tuple[tuple[Any, ...], str]]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
@@ -26,7 +27,7 @@ class Wire(BaseModel):
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
-    neutral: ClassVar[Mapping[str, tuple[tuple[Any, ...], str]]] = {}
+    neutral: ClassVar[Neutral] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -57,7 +58,7 @@ class RedraftOptions(Wire):
 
 
 class StreamOptions(Wire):
-    neutral = {"include_obfuscation": ((False,), "chunks are never padded")}
+    neutral: ClassVar[Neutral] = {"include_obfuscation": ((False,), "chunks are never padded")}
 
     include_usage: bool | None = None
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
 from redraft.server.protocol.base import (
     MAX_SEED,
     Count,
+    Neutral,
     Penalty,
     RedraftOptions,
     StreamOptions,
@@ -24,7 +25,7 @@ Ids = Annotated[list[TokenId], Field(min_length=1)]
 
 
 class CompletionRequest(Wire):
-    neutral = {
+    neutral: ClassVar[Neutral] = {
         "best_of": ((1,), "answers aren't ranked"),
         "suffix": (("",), "the model continues a text; it doesn't fill one in"),
     }
