@@ -19,15 +19,18 @@ from redraft.server.errors import of_validation
 from redraft.server.guard import Guard
 from redraft.server.logs import log
 from redraft.server.pages import add_pages, public
-from redraft.server.routes import chat, system
+from redraft.server.routes import chat, completions, responses, system
 from redraft.server.service import Service
+from redraft.server.store import Store
 from redraft.server.wire import ClientGone, error_response
 
-ROUTERS = (chat.router, system.router)
+ROUTERS = (chat.router, completions.router, responses.router, system.router)
 
 
 def make_app(service: Service, failed: Callable[[Exception], None]) -> FastAPI:
     """The ASGI application over a service, whose engine it starts and stops. failed: told when that can't be loaded."""
+
+    store = Store(service.settings.stored_responses)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
@@ -37,13 +40,14 @@ def make_app(service: Service, failed: Callable[[Exception], None]) -> FastAPI:
         finally:
             loading.cancel()
             await asyncio.wait({loading})
+            await store.close()
             await service.close()
 
     app = FastAPI(
         title="Redraft", version=redraft.__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
         description="Editable block-diffusion language models behind OpenAI's API.",
     )  # fmt: skip
-    app.state.service = service
+    app.state.service, app.state.store = service, store
     for router in ROUTERS:
         app.include_router(router)
     add_pages(app)

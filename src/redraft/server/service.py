@@ -111,6 +111,16 @@ class Service:
             )  # fmt: skip
         return replace(params, max_tokens=wanted)
 
+    def require_room(self, answers: int) -> None:
+        """Raises ApiError 429 when so many more answers would be too many."""
+        room = self.settings.max_running + self.settings.queue_limit
+        if self._answers + answers > room:
+            raise ApiError(
+                429,
+                f"{self._answers} answers are in progress and {answers} more would be too many; {room} may be",
+                code="queue_full",
+            )
+
     async def events(
         self, prompt: Sequence[int], params: SamplingParams, *, steps: bool
     ) -> AsyncGenerator[tuple[CanvasEvent, float], None]:
@@ -118,12 +128,7 @@ class Service:
         The last one has the completion. Raises RedraftError when the engine refuses or fails, and ApiError: 429 when
         too many wait, 503 when the server stops, 504 when the time is over (in these two after the text there is)."""
         engine = self.engine
-        room = self.settings.max_running + self.settings.queue_limit
-        if self._answers + params.n > room:
-            raise ApiError(
-                429, f"{self._answers} answers are in progress and {params.n} more would be too many; {room} may be",
-                code="queue_full",
-            )  # fmt: skip
+        self.require_room(params.n)
         began = last = time.monotonic()
         deadline = began + self.settings.request_seconds
         name = f"request {next(self._numbers)}"

@@ -38,3 +38,8 @@ def note(request: Request, user: str | None, safety_identifier: str | None, prom
     if service_of(request).settings.log_prompts:
         parts = prompt if isinstance(prompt, list) else [prompt]
         noted["prompt"] = [part.model_dump() if isinstance(part, BaseModel) else part for part in parts]
+
+
+def caller_of(request: Request) -> int | None:
+    """The number of the key that the request came with; None where none is needed."""
+    return request.scope["redraft"].caller
