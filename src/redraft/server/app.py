@@ -22,7 +22,7 @@ from redraft.server.pages import add_pages, public
 from redraft.server.routes import chat, completions, responses, system
 from redraft.server.service import Service
 from redraft.server.store import Store
-from redraft.server.wire import ClientGone, error_response
+from redraft.server.wire import error_response
 
 ROUTERS = (chat.router, completions.router, responses.router, system.router)
 
@@ -50,10 +50,10 @@ def make_app(service: Service, failed: Callable[[Exception], None]) -> FastAPI:
     app.state.service, app.state.store = service, store
     for router in ROUTERS:
         app.include_router(router)
+    app.openapi = lambda: _described(app)
     add_pages(app)
     app.add_exception_handler(RequestValidationError, _refused)
     app.add_exception_handler(HTTPException, _told)
-    app.add_exception_handler(Exception, _told)
     app.add_middleware(Guard, settings=service.settings, metrics=service.metrics, open_to_all=public)
     if service.settings.cors_origins:
         app.add_middleware(
@@ -64,6 +64,16 @@ def make_app(service: Service, failed: Callable[[Exception], None]) -> FastAPI:
             expose_headers=["X-Request-ID", "Retry-After"],
         )
     return app
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document. What doesn't fit its schema is a 400 here, like all else that can't be."""
+    if app.openapi_schema is None:
+        app.openapi_schema = FastAPI.openapi(app)
+        for path in app.openapi_schema["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+    return app.openapi_schema
 
 
 async def _load(service: Service, failed: Callable[[Exception], None]) -> None:
@@ -79,6 +89,4 @@ async def _refused(_: Request, error: Any) -> Response:
 
 
 async def _told(_: Request, error: Exception) -> Response:
-    if isinstance(error, ClientGone):
-        raise error
     return error_response(error)

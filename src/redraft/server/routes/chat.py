@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from redraft.server.canvas import canvas
@@ -15,7 +15,7 @@ from redraft.server.errors import ApiError, invalid, unsupported
 from redraft.server.protocol.base import bias, events_asked
 from redraft.server.protocol.chat import NO_CONSTRAINTS, ChatCompletion, ChatRequest
 from redraft.server.protocol.messages import require_open_choice, template_messages
-from redraft.server.routes.common import ERRORS, note, service_of
+from redraft.server.routes.common import STREAM, new_router, note, service_of
 from redraft.server.routes.conversation import Chat, prepare
 from redraft.server.service import Service
 from redraft.server.shapes import new_id, token_logprobs, usage
@@ -23,10 +23,10 @@ from redraft.server.tools import Call, Splitter
 from redraft.server.wire import DONE, EventStream, JsonResponse, attended, dumps, event
 from redraft.types import Choice, Completion
 
-router = APIRouter()
+router = new_router("OpenAI")
 
 
-@router.post("/v1/chat/completions", response_model=ChatCompletion, responses=ERRORS, tags=["OpenAI"])
+@router.post("/v1/chat/completions", response_model=ChatCompletion, responses={200: STREAM})
 async def chat_completions(request: Request, body: ChatRequest) -> Response:
     """Answers a conversation. With `stream`, server-sent events; with `redraft.events` too, the steps of the canvas."""
     service = service_of(request)

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from redraft.server.canvas import canvas
@@ -17,13 +17,13 @@ from redraft.server.errors import invalid
 from redraft.server.protocol.base import bias, events_asked, sampling
 from redraft.server.protocol.completions import CompletionRequest, TextCompletion
 from redraft.server.routes.chat import failed
-from redraft.server.routes.common import ERRORS, note, service_of
+from redraft.server.routes.common import STREAM, new_router, note, service_of
 from redraft.server.service import Service
 from redraft.server.shapes import new_id, shown_logprobs, usage
 from redraft.server.wire import DONE, EventStream, JsonResponse, attended, event
 from redraft.types import CanvasEvent, Choice, Completion, SamplingParams
 
-router = APIRouter()
+router = new_router("OpenAI")
 DEFAULT_TOKENS = 16  # OpenAI's
 
 
@@ -38,7 +38,7 @@ class Continuation:
     usage: bool
 
 
-@router.post("/v1/completions", response_model=TextCompletion, responses=ERRORS, tags=["OpenAI"])
+@router.post("/v1/completions", response_model=TextCompletion, responses={200: STREAM})
 async def completions(request: Request, body: CompletionRequest) -> Response:
     """Continues a text, or several. The choices of prompt i are those from i * n on."""
     service = service_of(request)

@@ -40,9 +40,10 @@ async def prepare(
     if tool_choice is not None and not tools:
         raise invalid("tool_choice needs tools", "tool_choice")
     params = sampling(service.defaults, fields, options, names)
-    offered = [] if tool_choice == "none" else list(tools)
-    toolset = Toolset.of(offered, service.prompts.tokenizer.chat_template) if offered else None
-    prompt = await service.prompts.chat(messages, offered or None)
+    toolset = Toolset.of(tools, service.prompts.tokenizer.chat_template) if tools else None
+    if tool_choice == "none":
+        tools, toolset = (), None
+    prompt = await service.prompts.chat(messages, tools or None)
     open_end = fields["max_tokens"] is None and "max_tokens" not in service.defaults
     params = service.fit([prompt], params, open_end=open_end, param=names["messages"])
     return Chat(prompt, params, toolset)

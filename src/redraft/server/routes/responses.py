@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from redraft.server.canvas import canvas
@@ -19,7 +19,7 @@ from redraft.server.logs import log
 from redraft.server.protocol.base import events_asked
 from redraft.server.protocol.messages import require_open_choice
 from redraft.server.protocol.responses import LOGPROBS, ResponseRequest, add_call, conversation
-from redraft.server.routes.common import ERRORS, caller_of, note, service_of
+from redraft.server.routes.common import STREAM, caller_of, new_router, note, service_of
 from redraft.server.routes.conversation import Chat, prepare
 from redraft.server.service import Service
 from redraft.server.shapes import new_id, response_usage, token_logprobs
@@ -29,11 +29,11 @@ from redraft.server.wire import EventStream, JsonResponse, attended, event
 from redraft.server.writing import Event, Writer
 from redraft.types import CanvasEvent, Completion
 
-router = APIRouter(responses=ERRORS, tags=["OpenAI"])
+router = new_router("OpenAI")
 Show = Callable[[CanvasEvent, float], None]
 
 
-@router.post("/v1/responses")
+@router.post("/v1/responses", responses={200: STREAM})
 async def create(request: Request, body: ResponseRequest) -> Response:
     """Answers an input. With `background` it is there at once, to be retrieved when it is done."""
     service = service_of(request)
