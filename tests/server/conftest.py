@@ -17,7 +17,7 @@ def server() -> Iterator[Live]:
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(server: Live) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=60) as made:
         yield made

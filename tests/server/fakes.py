@@ -17,7 +17,7 @@ from redraft.engine.prefix_cache import PrefixCache
 from redraft.engine.request import Failure, Request
 from redraft.engine.statistics import EngineStatistics, Meter
 from redraft.engine.worker import Channel, Disconnected, run
-from redraft.errors import NumericalError, RedraftError
+from redraft.errors import InvalidInput, NumericalError, RedraftError
 from redraft.model.folder import checkpoint_folder
 from redraft.server.run import Server
 from redraft.server.service import Service
@@ -56,6 +56,8 @@ class Parrot:
         return bool(self._running or self._outputs)
 
     def submit(self, request: Request) -> None:
+        if any(token >= TOKENIZER.vocab_size for token in request.params.logit_bias or ()):
+            raise InvalidInput("logit_bias must name ids that there are")
         self.submitted.append(request)
         self._running[request.id] = Answering(request)
 

@@ -85,7 +85,7 @@ async def _load(service: Service, failed: Callable[[Exception], None]) -> None:
 
 
 async def _refused(_: Request, error: Any) -> Response:
-    return error_response(of_validation(error.errors()))
+    return error_response(of_validation(error.errors(), error.body))
 
 
 async def _told(_: Request, error: Exception) -> Response:

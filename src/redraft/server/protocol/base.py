@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from redraft.errors import InvalidInput
-from redraft.server.errors import ApiError, invalid, unsupported
+from redraft.server.errors import UNSUPPORTED, invalid
 from redraft.types import SamplingParams
 
 MAX_SEED = 2**63 - 1
@@ -37,7 +38,7 @@ class Wire(BaseModel):
         for name, (values, why) in cls.neutral.items():
             value = data.get(name)
             if value is not None and not any(value is good or value == good for good in values):
-                raise unsupported(name, why)
+                raise PydanticCustomError(UNSUPPORTED, "not supported", {"name": name, "why": why})
         return {name: value for name, value in data.items() if name not in cls.neutral}
 
 
@@ -123,6 +124,3 @@ def events_asked(options: RedraftOptions | None, stream: bool) -> bool:
     if asked and not stream:
         raise invalid("redraft.events: the steps come in a stream only; set stream to true", "redraft.events")
     return asked
-
-
-__all__ = ["ApiError", "ErrorBody", "RedraftOptions", "StreamOptions", "Usage", "Wire", "bias", "sampling"]
