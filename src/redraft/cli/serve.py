@@ -1,4 +1,4 @@
-"""`redraft serve`: OpenAI's API over HTTP. Settings come from flags, else from REDRAFT_* variables, else from a file."""
+"""`redraft serve`: OpenAI's API over HTTP. Settings come from flags, else REDRAFT_* variables, else a file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def serve(
     device: Annotated[str | None, _option("device", "cpu, cuda, ... [default: the GPU if there is one].")] = None,
     dtype: Annotated[str | None, _option("dtype", "float32, bfloat16, ... [default: the device's].")] = None,
     block_length: Annotated[int | None, _option("block_length", "Tokens of a block [default: the model's].")] = None,
-    max_running: Annotated[int | None, _option("max_running", "Answers written at the same time [default: 16].")] = None,
+    max_running: Annotated[int | None, _option("max_running", "Answers written at a time [default: 16].")] = None,
     cache_tokens: Annotated[
         int | None, _option("cache_tokens", "Memory for keys and values, in positions [default: docs/engine.md].")
     ] = None,
@@ -50,7 +50,8 @@ def serve(
     prefix_cache: Annotated[
         bool | None,
         _option(
-            "prefix_cache", "Keep what prompts begin with for the next [default: yes].",
+            "prefix_cache",
+            "Keep what prompts begin with for the next [default: yes].",
             "--prefix-cache/--no-prefix-cache",
         ),
     ] = None,

@@ -151,8 +151,8 @@ def serve(channel: Channel, engine: Runner, arrived: Iterable[messages.ToWorker]
 
 def load(spec: EngineSpec) -> Runner:
     """The engine that a spec describes. Raises RedraftError for a model or a setting that can't be had."""
-    from redraft.engine.engine import Engine
     from redraft.engine.defaults import generation_config
+    from redraft.engine.engine import Engine
     from redraft.engine.settings import control_ids, resolve_device, resolve_dtype
     from redraft.model.checkpoint import load_model
     from redraft.model.folder import checkpoint_folder

@@ -19,15 +19,18 @@ from redraft.server.errors import of_validation
 from redraft.server.guard import Guard
 from redraft.server.logs import log
 from redraft.server.pages import add_pages, public
-from redraft.server.routes import chat, system
+from redraft.server.routes import chat, completions, responses, system
 from redraft.server.service import Service
-from redraft.server.wire import ClientGone, error_response
+from redraft.server.store import Store
+from redraft.server.wire import error_response
 
-ROUTERS = (chat.router, system.router)
+ROUTERS = (chat.router, completions.router, responses.router, system.router)
 
 
 def make_app(service: Service, failed: Callable[[Exception], None]) -> FastAPI:
     """The ASGI application over a service, whose engine it starts and stops. failed: told when that can't be loaded."""
+
+    store = Store(service.settings.stored_responses)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
@@ -37,19 +40,20 @@ def make_app(service: Service, failed: Callable[[Exception], None]) -> FastAPI:
         finally:
             loading.cancel()
             await asyncio.wait({loading})
+            await store.close()
             await service.close()
 
     app = FastAPI(
         title="Redraft", version=redraft.__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
         description="Editable block-diffusion language models behind OpenAI's API.",
     )  # fmt: skip
-    app.state.service = service
+    app.state.service, app.state.store = service, store
     for router in ROUTERS:
         app.include_router(router)
+    app.openapi = lambda: _described(app)
     add_pages(app)
     app.add_exception_handler(RequestValidationError, _refused)
     app.add_exception_handler(HTTPException, _told)
-    app.add_exception_handler(Exception, _told)
     app.add_middleware(Guard, settings=service.settings, metrics=service.metrics, open_to_all=public)
     if service.settings.cors_origins:
         app.add_middleware(
@@ -62,6 +66,16 @@ def make_app(service: Service, failed: Callable[[Exception], None]) -> FastAPI:
     return app
 
 
+def _described(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document. What doesn't fit its schema is a 400 here, like all else that can't be."""
+    if app.openapi_schema is None:
+        app.openapi_schema = FastAPI.openapi(app)
+        for path in app.openapi_schema["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+    return app.openapi_schema
+
+
 async def _load(service: Service, failed: Callable[[Exception], None]) -> None:
     try:
         await service.load()
@@ -71,10 +85,8 @@ async def _load(service: Service, failed: Callable[[Exception], None]) -> None:
 
 
 async def _refused(_: Request, error: Any) -> Response:
-    return error_response(of_validation(error.errors()))
+    return error_response(of_validation(error.errors(), error.body))
 
 
 async def _told(_: Request, error: Exception) -> Response:
-    if isinstance(error, ClientGone):
-        raise error
     return error_response(error)

@@ -8,7 +8,9 @@ from typing import Any
 from redraft.types import CanvasEvent
 
 
-def canvas(event: CanvasEvent, text_of: Callable[[int], str], seconds: float, choice: int | None = None) -> dict[str, Any]:
+def canvas(
+    event: CanvasEvent, text_of: Callable[[int], str], seconds: float, choice: int | None = None
+) -> dict[str, Any]:
     """The event as JSON values. text_of: the text of one token id. seconds: since the request was made. choice: its
     index in the response, where that is another than in its prompt's answer."""
     texts = [text_of(token) for token in event.tokens]

@@ -1,10 +1,10 @@
 """Errors as OpenAI's clients read them: `{"error": {"message", "type", "param", "code"}}` under a fitting status.
 
-    400 what was asked can't be          413 the body is too large
-    401 no valid key                     429 too much at once; Retry-After says when to come back
-    404 no such model, response, route   500 a bug
-    405 no such method                   503 loading, stopping, or the engine is gone
-    408 the request came too slowly      504 the answer took too long
+400 what was asked can't be          413 the body is too large
+401 no valid key                     429 too much at once; Retry-After says when to come back
+404 no such model, response, route   500 a bug
+405 no such method                   503 loading, stopping, or the engine is gone
+408 the request came too slowly      504 the answer took too long
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from redraft.errors import ContextLengthError, InvalidInput, QueueFull, RedraftError, TemplateError
 
 RETRY_SECONDS = 1
+UNSUPPORTED = "unsupported"  # what pydantic finds when a field of OpenAI's asks for what isn't done
 TYPES = {
     401: "authentication_error",
     404: "not_found_error",
@@ -71,11 +72,12 @@ def of(error: Exception) -> ApiError:
     return ApiError(500, "the server has failed at this request; its log says how", code="internal_error")
 
 
-def of_validation(problems: Sequence[Mapping[str, Any]]) -> ApiError:
-    """Of what pydantic found, by its first finding."""
-    problem = problems[0]
-    path = [part for part in problem["loc"] if part != "body"]
-    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+def of_validation(problems: Sequence[Mapping[str, Any]], body: Any) -> ApiError:
+    """Of what pydantic found in a body: of several findings one that says more than that a type is another."""
+    problem = max(problems, key=_weight)
+    name = _place(problem["loc"], body, absent=problem["type"] == "missing")
+    if problem["type"] == UNSUPPORTED:
+        return unsupported(f"{name}.{problem['ctx']['name']}".removeprefix("."), problem["ctx"]["why"])
     if problem["type"] == "extra_forbidden":
         return ApiError(400, f"{name} is not a field of this request", param=name, code="unknown_parameter")
     if problem["type"] == "json_invalid":
@@ -83,7 +85,27 @@ def of_validation(problems: Sequence[Mapping[str, Any]]) -> ApiError:
     message = problem["msg"].removeprefix("Value error, ")
     if not name:
         return invalid(f"the body must be a JSON object, sent as application/json: {message}")
-    return invalid(f"{name}: {message}, got {_short(problem.get('input'))}", name)
+    got = "nothing" if problem["type"] == "missing" else _short(problem.get("input"))
+    return invalid(f"{name}: {message}, got {got}", name)
+
+
+def _weight(problem: Mapping[str, Any]) -> tuple[int, int]:
+    kind = problem["type"]
+    return 2 if kind in (UNSUPPORTED, "extra_forbidden") else int(not kind.endswith("_type")), len(problem["loc"])
+
+
+def _place(path: Sequence[str | int], body: Any, *, absent: bool) -> str:
+    """The path to a field as one writes it. pydantic's has the names of types in it too, which are nowhere in the
+    body. absent: its last part isn't there either."""
+    name, here, last = "", body, len(path) - 1 if absent else -1
+    for index, part in enumerate(path):
+        if isinstance(part, int) and isinstance(here, list):
+            name += f"[{part}]"
+            here = here[part]
+        elif isinstance(part, str) and isinstance(here, dict) and (part in here or index == last):
+            name += f".{part}"
+            here = here.get(part)
+    return name.removeprefix(".")
 
 
 def _short(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import re
 import secrets
 import time
@@ -22,6 +23,7 @@ from redraft.server.wire import ClientGone, error_response
 
 ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 CLIENT_GONE = 499  # in the log alone
+QUIET = ("/health", "/ready", "/metrics")  # asked all the time, by machines
 HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 
 
@@ -68,8 +70,10 @@ class Guard:
             self._let_in(scope["path"], headers, passing)
             await self._app(scope, self._limited(headers, receive), answer)
         except ClientGone:
-            status = CLIENT_GONE
-        except ApiError as error:
+            pass
+        except Exception as error:
+            if status != CLIENT_GONE:  # the response has begun, and breaks off
+                raise
             await error_response(error)(scope, receive, answer)
         finally:
             self._passing -= 1
@@ -137,7 +141,8 @@ class Guard:
         }
         if passing.caller is not None:
             entry["key"] = passing.caller
-        log.info("request", extra=entry | passing.noted)
+        level = logging.DEBUG if scope["path"] in QUIET else logging.INFO
+        log.log(level, "request", extra=entry | passing.noted)
 
 
 def _digest(key: bytes) -> bytes:

@@ -11,6 +11,10 @@ from typing import Any
 
 MAX_STEPS = 20_000
 MAX_DEPTH = 64
+NESTED = (list, dict)
+SIZES = (("minLength", "maxLength", str), ("minItems", "maxItems", list), ("minProperties", "maxProperties", dict))
+LIMITS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+NUMBERS = (*(name for low, high, _ in SIZES for name in (low, high)), *LIMITS)
 TYPES = {
     "object": dict,
     "array": list,
@@ -25,8 +29,14 @@ class SchemaError(ValueError):
 
 
 def fits(value: Any, schema: Any) -> bool:
-    """Raises SchemaError."""
+    """Raises SchemaError when that can't be said in bounded time."""
     return _Check(schema).fits(value, schema, 0)
+
+
+def require_schema(schema: Any) -> None:
+    """Raises SchemaError for what isn't a schema, wherever in it."""
+    _require_flat(schema)
+    _Check(schema).read(schema)
 
 
 class _Check:
@@ -34,19 +44,44 @@ class _Check:
         self._root = root
         self._left = MAX_STEPS
 
-    def fits(self, value: Any, schema: Any, depth: int) -> bool:
-        self._left -= 1
-        if self._left < 0 or depth > MAX_DEPTH:
-            raise SchemaError(f"the schema takes more than {MAX_STEPS} steps or {MAX_DEPTH} levels")
+    def read(self, schema: Any) -> None:
+        """Looks at every keyword once."""
+        self._count(1)
         if isinstance(schema, bool):
-            return schema
+            return
         if not isinstance(schema, Mapping):
             raise SchemaError(f"a schema must be an object or a boolean, got a {type(schema).__name__}")
+        if "$ref" in schema:
+            self._at(schema["$ref"])
+        if "type" in schema:
+            _has_type(None, schema["type"])
+        self._list(schema, "enum")
+        for name in self._list(schema, "required"):
+            if not isinstance(name, str):
+                raise SchemaError(f"required must hold names, got {str(name)[:40]!r}")
+        for name in NUMBERS:
+            _number(schema, name, 0)
+        for name in ("properties", "$defs", "definitions"):
+            for inner in _object(schema, name).values():
+                self.read(inner)
+        for name in ("allOf", "anyOf", "oneOf"):
+            for inner in self._list(schema, name):
+                self.read(inner)
+        for name in ("items", "additionalProperties", "not"):
+            if name in schema:
+                self.read(schema[name])
+
+    def fits(self, value: Any, schema: Any, depth: int) -> bool:
+        self._count(1)
+        if depth > MAX_DEPTH:
+            raise SchemaError(f"the schema leads more than {MAX_DEPTH} levels deep")
+        if isinstance(schema, bool):
+            return schema
         if "$ref" in schema and not self.fits(value, self._at(schema["$ref"]), depth + 1):
             return False
         if "type" in schema and not _has_type(value, schema["type"]):
             return False
-        if "enum" in schema and not any(_same(value, good) for good in _list(schema, "enum")):
+        if "enum" in schema and not any(_same(value, good) for good in self._list(schema, "enum")):
             return False
         if "const" in schema and not _same(value, schema["const"]):
             return False
@@ -54,9 +89,9 @@ class _Check:
 
     def _combined(self, value: Any, schema: Mapping[str, Any], depth: int) -> bool:
         for name, enough in (("allOf", all), ("anyOf", any)):
-            if name in schema and not enough(self.fits(value, one, depth + 1) for one in _list(schema, name)):
+            if name in schema and not enough(self.fits(value, one, depth + 1) for one in self._list(schema, name)):
                 return False
-        if "oneOf" in schema and sum(self.fits(value, one, depth + 1) for one in _list(schema, "oneOf")) != 1:
+        if "oneOf" in schema and sum(self.fits(value, one, depth + 1) for one in self._list(schema, "oneOf")) != 1:
             return False
         return "not" not in schema or not self.fits(value, schema["not"], depth + 1)
 
@@ -65,11 +100,9 @@ class _Check:
             return all(self.fits(item, schema["items"], depth + 1) for item in value)
         if not isinstance(value, dict):
             return True
-        properties = schema.get("properties", {})
-        if not isinstance(properties, Mapping):
-            raise SchemaError("properties must be an object")
+        properties = _object(schema, "properties")
         others = schema.get("additionalProperties", True)
-        return all(name in value for name in _list(schema, "required")) and all(
+        return all(name in value for name in self._list(schema, "required")) and all(
             self.fits(item, properties.get(name, others), depth + 1) for name, item in value.items()
         )
 
@@ -84,11 +117,34 @@ class _Check:
             place = place[name]
         return place
 
+    def _list(self, schema: Mapping[str, Any], name: str) -> list[Any]:
+        value = schema.get(name, [])
+        if not isinstance(value, list):
+            raise SchemaError(f"{name} must be a list, got a {type(value).__name__}")
+        self._count(len(value))
+        return value
 
-def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
-    value = schema.get(name, [])
-    if not isinstance(value, list):
-        raise SchemaError(f"{name} must be a list, got a {type(value).__name__}")
+    def _count(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise SchemaError(f"the schema takes more than {MAX_STEPS} steps")
+
+
+def _require_flat(value: Any) -> None:
+    """Lists and objects, schemas or not, are at most `MAX_DEPTH` deep."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        nested = [item.values() if isinstance(item, Mapping) else item for item in level if isinstance(item, NESTED)]
+        level = [inner for items in nested for inner in items]
+        if not level:
+            return
+    raise SchemaError(f"it is nested more than {MAX_DEPTH} deep")
+
+
+def _object(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = schema.get(name, {})
+    if not isinstance(value, Mapping):
+        raise SchemaError(f"{name} must be an object, got a {type(value).__name__}")
     return value
 
 
@@ -111,8 +167,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _in_range(value: Any, schema: Mapping[str, Any]) -> bool:
-    sizes = [("minLength", "maxLength", str), ("minItems", "maxItems", list), ("minProperties", "maxProperties", dict)]
-    for low, high, kind in sizes:
+    for low, high, kind in SIZES:
         if isinstance(value, kind) and not _number(schema, low, 0) <= len(value) <= _number(schema, high, len(value)):
             return False
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -87,7 +87,9 @@ class Service:
                 code="model_not_found",
             )  # fmt: skip
 
-    def fit(self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, open_end: bool, param: str) -> SamplingParams:
+    def fit(
+        self, prompts: Sequence[Sequence[int]], params: SamplingParams, *, open_end: bool, param: str
+    ) -> SamplingParams:
         """The settings, with `max_tokens` that the context leaves when the request named none (open_end). Raises
         ApiError when a prompt doesn't fit, or the answers together are more than one request may ask for."""
         context, longest = self.engine.context_length, max(map(len, prompts))
@@ -109,19 +111,24 @@ class Service:
             )  # fmt: skip
         return replace(params, max_tokens=wanted)
 
+    def require_room(self, answers: int) -> None:
+        """Raises ApiError 429 when so many more answers would be too many."""
+        room = self.settings.max_running + self.settings.queue_limit
+        if self._answers + answers > room:
+            raise ApiError(
+                429,
+                f"{self._answers} answers are in progress and {answers} more would be too many; {room} may be",
+                code="queue_full",
+            )
+
     async def events(
         self, prompt: Sequence[int], params: SamplingParams, *, steps: bool
     ) -> AsyncGenerator[tuple[CanvasEvent, float], None]:
         """The events of one prompt, each with the seconds since it was asked; steps: those between frozen blocks too.
-        The last one has the completion. Raises RedraftError when the engine refuses or fails, and ApiError: 429 when too
-        many wait, 503 when the server stops, 504 when the time is over (in these two after the text that there is)."""
+        The last one has the completion. Raises RedraftError when the engine refuses or fails, and ApiError: 429 when
+        too many wait, 503 when the server stops, 504 when the time is over (in these two after the text there is)."""
         engine = self.engine
-        room = self.settings.max_running + self.settings.queue_limit
-        if self._answers + params.n > room:
-            raise ApiError(
-                429, f"{self._answers} answers are in progress and {params.n} more would be too many; {room} may be",
-                code="queue_full",
-            )  # fmt: skip
+        self.require_room(params.n)
         began = last = time.monotonic()
         deadline = began + self.settings.request_seconds
         name = f"request {next(self._numbers)}"

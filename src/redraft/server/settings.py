@@ -16,7 +16,8 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """model, device, dtype, block_length, max_running, cache_tokens, memory_fraction, prefix_cache: as in `redraft.LLM`.
+    """model, device, dtype, block_length, max_running, cache_tokens, memory_fraction, prefix_cache: as in
+    `redraft.LLM`.
     name: what requests call the model; None takes the folder's.
     api_keys: who sends none of them is turned away; none: everybody may ask.
     cors_origins: web pages of these origins may ask.

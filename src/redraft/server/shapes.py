@@ -54,3 +54,16 @@ def token_logprobs(choice: Choice, prompts: Prompts, top: int) -> list[dict[str,
         shape(entry.token, entry.logprob) | {"top_logprobs": [shape(*one) for one in entry.top[:top]]}
         for entry in shown_logprobs(choice, prompts)
     ]
+
+
+def response_usage(completion: Completion) -> dict[str, Any]:
+    """In the names of `/v1/responses`."""
+    counted = usage([completion])
+    return {
+        "input_tokens": counted["prompt_tokens"],
+        "input_tokens_details": {**counted["prompt_tokens_details"], "cache_write_tokens": 0},
+        "output_tokens": counted["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": counted["total_tokens"],
+        "redraft": counted["redraft"],
+    }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redraft.server.errors import invalid, unsupported
-from redraft.server.schema import SchemaError, fits
+from redraft.server.schema import SchemaError, fits, require_schema
 
 MAX_TOOLS = 128
 
@@ -63,7 +63,7 @@ class Toolset:
             schema = function.get("parameters")
             functions[function["name"]] = {} if schema is None else schema
             try:
-                fits({}, functions[function["name"]])
+                require_schema(functions[function["name"]])
             except SchemaError as error:
                 raise invalid(f"{where}.parameters: {error}", f"{where}.parameters") from None
         return cls(notation, functions)

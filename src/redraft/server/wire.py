@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -29,6 +31,35 @@ def dumps(value: Any) -> bytes:
 def event(value: Any, name: str | None = None) -> bytes:
     """One server-sent event."""
     return (b"" if name is None else f"event: {name}\n".encode()) + b"data: " + dumps(value) + b"\n\n"
+
+
+class StrictRequest(Request):
+    """A request whose body is JSON as the standard has it: without NaN, and without numbers that no float holds."""
+
+    async def json(self) -> Any:
+        body = await self.body()
+        return json.loads(body, parse_constant=_no_number, parse_float=_finite)
+
+
+class StrictRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def strictly(request: Request) -> Response:
+            return await handle(StrictRequest(request.scope, request.receive))
+
+        return strictly
+
+
+def _no_number(name: str) -> float:
+    raise json.JSONDecodeError(f"{name} is no number of JSON", name, 0)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise json.JSONDecodeError(f"{text[:40]} is too large a number", text[:40], 0)
+    return value
 
 
 class JsonResponse(Response):

@@ -24,7 +24,9 @@ class Detokenizer:
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that these tokens complete, possibly empty. Bytes that can't become UTF-8 any more give U+FFFD."""
-        return self._utf8.decode(b"".join(token_bytes(self._tokenizer, index) for index in ids if index not in self._skip))
+        return self._utf8.decode(
+            b"".join(token_bytes(self._tokenizer, index) for index in ids if index not in self._skip)
+        )
 
     def finish(self) -> str:
         """The end of the text: U+FFFD where a character was left unfinished, else nothing. Starts afresh after."""

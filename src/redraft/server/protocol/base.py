@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from redraft.errors import InvalidInput
-from redraft.server.errors import ApiError, invalid, unsupported
+from redraft.server.errors import UNSUPPORTED, invalid
 from redraft.types import SamplingParams
 
 MAX_SEED = 2**63 - 1
 Temperature = Annotated[float, Field(ge=0, le=100, description="0 is greedy; above it drafts are drawn.")]
 TopP = Annotated[float, Field(gt=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+Neutral = Mapping[str, tuple[tuple[Any, ...], str]]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
@@ -26,7 +28,7 @@ class Wire(BaseModel):
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
-    neutral: ClassVar[Mapping[str, tuple[tuple[Any, ...], str]]] = {}
+    neutral: ClassVar[Neutral] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -36,7 +38,7 @@ class Wire(BaseModel):
         for name, (values, why) in cls.neutral.items():
             value = data.get(name)
             if value is not None and not any(value is good or value == good for good in values):
-                raise unsupported(name, why)
+                raise PydanticCustomError(UNSUPPORTED, "not supported", {"name": name, "why": why})
         return {name: value for name, value in data.items() if name not in cls.neutral}
 
 
@@ -57,7 +59,7 @@ class RedraftOptions(Wire):
 
 
 class StreamOptions(Wire):
-    neutral = {"include_obfuscation": ((False,), "chunks are never padded")}
+    neutral: ClassVar[Neutral] = {"include_obfuscation": ((False,), "chunks are never padded")}
 
     include_usage: bool | None = None
 
@@ -122,6 +124,3 @@ def events_asked(options: RedraftOptions | None, stream: bool) -> bool:
     if asked and not stream:
         raise invalid("redraft.events: the steps come in a stream only; set stream to true", "redraft.events")
     return asked
-
-
-__all__ = ["ApiError", "ErrorBody", "RedraftOptions", "StreamOptions", "Usage", "Wire", "bias", "sampling"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 
 from redraft.server.protocol.base import (
     MAX_SEED,
     Count,
+    Neutral,
     Penalty,
     RedraftOptions,
     StreamOptions,
@@ -28,7 +29,7 @@ class ResponseFormat(Wire):
 
 
 class ChatRequest(Wire):
-    neutral = {
+    neutral: ClassVar[Neutral] = {
         "audio": ((), "the model writes text only"),
         "modalities": ((["text"],), "the model writes text only"),
         "function_call": (("none",), "give tool_choice"),

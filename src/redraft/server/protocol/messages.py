@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from redraft.server.errors import invalid, unsupported
-from redraft.server.protocol.base import Wire
+from redraft.server.protocol.base import Neutral, Wire
 
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")]
 NO_NAMES = "chat templates don't tell participants apart"
@@ -43,21 +43,21 @@ class ToolCall(Wire):
 
 
 class SystemMessage(Wire):
-    neutral = {"name": ((), NO_NAMES)}
+    neutral: ClassVar[Neutral] = {"name": ((), NO_NAMES)}
 
     role: Literal["system", "developer"]
     content: Content
 
 
 class UserMessage(Wire):
-    neutral = {"name": ((), NO_NAMES)}
+    neutral: ClassVar[Neutral] = {"name": ((), NO_NAMES)}
 
     role: Literal["user"]
     content: Content
 
 
 class AssistantMessage(Wire):
-    neutral = {
+    neutral: ClassVar[Neutral] = {
         "name": ((), NO_NAMES),
         "audio": ((), "the model reads text only"),
         "function_call": ((), "give tool_calls"),
@@ -84,7 +84,9 @@ Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
 
 class Function(Wire):
-    neutral = {"strict": ((False,), "arguments can't be forced into a schema yet; they are checked against it")}
+    neutral: ClassVar[Neutral] = {
+        "strict": ((False,), "arguments can't be forced into a schema yet; they are checked against it")
+    }
 
     name: Name
     description: str | None = None
@@ -119,7 +121,9 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
             if message.content is None and message.tool_calls is None:
                 raise invalid(f"{where} must have content or tool_calls", where)
             if message.tool_calls is not None:
-                entry["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)]
+                entry["tool_calls"] = [
+                    _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
+                ]
                 calls |= {call.id: call.function.name for call in message.tool_calls}
         if isinstance(message, ToolMessage):
             _check_answer(message, calls, where)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from redraft.server.protocol.base import ErrorBody
 from redraft.server.service import Service
+from redraft.server.wire import StrictRoute
 
+STREAM: dict[str, Any] = {
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    "description": "The answer.",
+}
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": text}
     for status, text in {
@@ -38,3 +43,13 @@ def note(request: Request, user: str | None, safety_identifier: str | None, prom
     if service_of(request).settings.log_prompts:
         parts = prompt if isinstance(prompt, list) else [prompt]
         noted["prompt"] = [part.model_dump() if isinstance(part, BaseModel) else part for part in parts]
+
+
+def caller_of(request: Request) -> int | None:
+    """The number of the key that the request came with; None where none is needed."""
+    return request.scope["redraft"].caller
+
+
+def new_router(tag: str) -> APIRouter:
+    """Every route takes strict JSON, and says which errors it may answer with."""
+    return APIRouter(route_class=StrictRoute, responses=ERRORS, tags=[tag])
