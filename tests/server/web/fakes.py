@@ -20,7 +20,7 @@ SURE = (0.99, 0.97, 0.52, 0.999, 0.93, 0.98, 0.81, 0.995, 0.99, 0.68, 0.97)
 
 class FakeServer(ThreadingHTTPServer):
     """answer: the text of every answer. key: what requests must bring. refusal: (status, message) of every answer.
-    cut: streams end after their first message. pause: seconds between them.
+    cut: streams end after their first message. loading: the model is not there yet. pause: seconds between them.
     seen: the bodies of requests. gone: set when a reader has left before the end."""
 
     daemon_threads = True
@@ -30,7 +30,7 @@ class FakeServer(ThreadingHTTPServer):
         self.answer = answer
         self.key = ""
         self.refusal: tuple[int, str] | None = None
-        self.cut = False
+        self.cut = self.loading = False
         self.pause = 0.0
         self._allowed: int | None = None
         self._changed = threading.Condition()
@@ -84,6 +84,10 @@ class Handler(BaseHTTPRequestHandler):
                 card = {"id": "redraft-fake", "redraft": {"version": "0.1.0", "special_ids": [0, EOS]}}
                 self.reply(200, {"object": "list", "data": [card]})
             return
+        if self.path == "/ready":
+            if self.server.loading:
+                return self.reply(503, {"error": {"message": "the model is being loaded"}})
+            return self.reply(200, {"status": "ready"})
         name = "index.html" if self.path == "/" else self.path.removeprefix("/")
         file = WEB / name
         if not file.is_file():

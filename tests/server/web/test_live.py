@@ -11,17 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, expect
 from rich.console import Console
+from tests.server.fakes import Live, live
+from tests.server.web.test_chat import ended, send
 
 from redraft.cli.chat import converse
 from redraft.cli.conversation import Conversation
 from redraft.cli.remote import RemoteSession
 from redraft.cli.trace import read_trace
 from redraft.errors import RemoteError
-from tests.server.fakes import Live, live
-from tests.server.web.test_chat import ended, send
 
+QUESTION = "There are 23 lemons in the box of Uma. Then Uma throws 12 away. How many lemons does Uma have?"
 SAID = "Say <b>this</b>: " + "one two three 界 " * 8
 
 
@@ -102,18 +103,18 @@ def test_what_the_server_refuses_is_told_in_the_terminal(parrot: Live) -> None:
         list(backend.reply([{"role": "user", "content": "Hi"}], {"stop_token_ids": [5]}))
 
 
-def test_the_embedded_model_is_seen_at_work(page: Page, context: BrowserContext) -> None:
+def test_the_embedded_model_is_seen_at_work(context: BrowserContext) -> None:
+    page = context.new_page()
     with served() as url:
         page.goto(url)
-        expect(page.locator("#model")).to_have_text("redraft-nano")
+        expect(page.locator("#model")).to_have_text("redraft-nano", timeout=300_000)
         page.fill("#max-tokens", "64")
-        page.wait_for_function("fetch('ready').then((response) => response.ok)")
-        send(page, "There are 23 lemons in the box of Uma. Then Uma throws 12 away. How many lemons does Uma have at the end?")
+        send(page, QUESTION)
         expect(page.locator("#turns .cell").first).to_be_visible()
         ended(page)
         expect(page.locator("#turns .frozen")).not_to_be_empty()
         page.click("#tab-race")
-        send(page, "There are 23 lemons in the box of Uma. Then Uma throws 12 away. How many lemons does Uma have at the end?")
+        send(page, QUESTION)
         ended(page)
         for lane in range(2):
             expect(page.locator("#lanes .frozen").nth(lane)).not_to_be_empty()

@@ -83,7 +83,7 @@ def test_a_key_is_asked_for_and_forgotten_with_the_tab(
     ("refusal", "said"),
     [
         ((400, "top_k must be an integer of at least 0"), "top_k must be an integer of at least 0"),
-        ((429, "The queue is full."), "The queue is full. Try again in 7 s."),
+        ((429, "The queue is full."), "The queue is full; try again in 7 s"),
     ],
 )
 def test_a_refusal_is_told(
@@ -98,6 +98,15 @@ def test_a_refusal_is_told(
     ended(page)
     expect(page.locator("#turns .frozen").last).to_have_text(ANSWER)
     assert len(server.seen[1]["messages"]) == 1
+    complaints.clear()
+
+
+def test_a_model_that_loads_is_waited_for(page: Page, server: FakeServer, complaints: list[str]) -> None:
+    server.loading = True
+    page.reload()
+    expect(page.locator("#model")).to_have_text("redraft-fake: the model is being loaded")
+    server.loading = False
+    expect(page.locator("#model")).to_have_text("redraft-fake")
     complaints.clear()
 
 
@@ -133,7 +142,7 @@ def test_a_race_asks_in_both_modes_and_shows_both(page: Page, server: FakeServer
     ended(page)
     for lane, mode in enumerate(("Speed", "Quality")):
         expect(lanes.nth(lane).locator(".label")).to_contain_text(mode)
-        expect(lanes.nth(lane).locator("#turns .frozen")).to_have_text(LONG.rstrip())
+        expect(lanes.nth(lane).locator(".frozen")).to_have_text(LONG.rstrip())
         expect(lanes.nth(lane).locator(".tpf dd")).not_to_have_text("0.00")
         expect(lanes.nth(lane).locator(".edits dd")).to_have_text("2")
         expect(page.locator("#spoken")).to_contain_text(f"{mode} has finished")

@@ -16,6 +16,16 @@ export async function modelCard(key) {
   return (await response.json()).data[0];
 }
 
+/** Why the server can't answer at the moment (it loads its model, say); empty when it can. */
+export async function trouble() {
+  try {
+    await ask("../ready", {});
+    return "";
+  } catch (error) {
+    return error.message;
+  }
+}
+
 /**
  * Asks for an answer and calls `onFrame` with every canvas event as it arrives.
  * Returns {reason, usage}; throws a ServerError, or an AbortError after `signal`.
@@ -55,8 +65,8 @@ async function ask(path, options) {
   }
   if (response.ok) return response;
   const said = await response.json().then((body) => body.error.message).catch(() => response.statusText);
-  const wait = response.headers.get("Retry-After");
-  throw new ServerError(wait ? `${said} Try again in ${wait} s.` : said, response.status);
+  const wait = response.status === 429 && response.headers.get("Retry-After");
+  throw new ServerError(wait ? `${said.replace(/\.$/, "")}; try again in ${wait} s` : said, response.status);
 }
 
 function headers(key) {

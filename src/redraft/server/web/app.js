@@ -1,6 +1,6 @@
 /* The page: who answers, which view is shown, theme and keys. */
 
-import { modelCard } from "./api.js";
+import { modelCard, trouble } from "./api.js";
 import { Chat } from "./chat.js";
 import { $ } from "./dom.js";
 import { Race } from "./race.js";
@@ -19,9 +19,14 @@ const server = {
 const views = { chat: new Chat(server, settings, showState), race: new Race(server, settings, showState) };
 let view = "chat";
 
+/** Asks who is there, and says so when the model is loaded. */
 async function meet() {
   try {
     server.card = await modelCard(server.key);
+    for (let why = await trouble(); why; why = await trouble()) {
+      $("model").textContent = `${server.card.id}: ${why}`;
+      await new Promise((done) => setTimeout(done, 1000));
+    }
     $("model").textContent = server.card.id;
   } catch (error) {
     $("model").textContent = error.message;
@@ -32,8 +37,7 @@ async function meet() {
 async function send() {
   const text = $("message").value.trim();
   if (!text || !settings.check()) return;
-  if (!server.card.id) await meet();
-  if (!server.card.id) return;
+  if (!server.card.id) meet();
   const sent = views[view].send(text);
   $("message").value = "";
   await sent;
