@@ -15,6 +15,8 @@ from redraft.server.errors import ApiError
 from redraft.server.schema import SchemaError, fits, require_schema
 from redraft.server.tools import Call, Splitter, Toolset
 
+DEEP = json.loads("[" * 60 + "1" + "]" * 60)
+
 
 def tool(name: str, parameters: Any = None) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name} | ({"parameters": parameters} if parameters else {})}
