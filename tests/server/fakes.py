@@ -35,7 +35,7 @@ MASK = TOKENIZER.control_id("<|mask|>")
 class Parrot:
     """Answers with what the user said last (or with the whole prompt, if nobody is named), a block every two steps.
 
-    Some messages are orders: "!sick" fails, "!crash" ends the engine, "!forever" goes on with one letter.
+    Some messages are orders: "!sick" fails, "!crash" ends the engine, "!forever" never ends.
     gate: steps wait while it is cleared. aborted: numbers of requests. submitted: their prompts.
     """
 
@@ -125,6 +125,9 @@ class Answering:
         block, half = divmod(self.steps[choice], 2)
         self.steps[choice] += 1
         tokens = self._block(block)
+        if self.order == "!forever":
+            time.sleep(0.002)
+            return self._event(choice, block, half + 1, tokens, frozen=bool(half), text="a" * half)
         if not half:
             shown = tokens[: L // 2] + [MASK] * (L - L // 2)
             return self._event(choice, block, 1, shown, masked=tuple(range(L // 2, L)), drafted=tuple(range(L // 2)))
@@ -204,14 +207,11 @@ class Live:
 
     def __init__(self, server: Server, service: Service, engines: list[Parrot]) -> None:
         self.server, self.service, self._engines = server, service, engines
+        self.port: int = server.servers[0].sockets[0].getsockname()[1]
 
     @property
     def engine(self) -> Parrot:
         return self._engines[-1]
-
-    @property
-    def port(self) -> int:
-        return self.server.servers[0].sockets[0].getsockname()[1]
 
     @property
     def url(self) -> str:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import HANDLED_SIGNALS
 
 from redraft.errors import RedraftError
 from redraft.server.app import make_app
@@ -100,6 +105,19 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         draining.cancel()
         log.info("stopped")
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn's own raises the signal once more in the end; a server that stopped as it was asked to ends well."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in HANDLED_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _failed(self, error: Exception) -> None:
         self.failure = error
