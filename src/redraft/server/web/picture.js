@@ -37,6 +37,7 @@ export class Picture {
 export class Recording {
   frames = [];
   live = new Picture();
+  specialTexts = new Set(); // how control tokens are written
   finish = null;
 
   /** request: {model, version, specialIds, prompt, params}, what a trace file says of it. */
@@ -47,6 +48,7 @@ export class Recording {
   add(frame) {
     this.frames.push(frame);
     this.live.feed(frame);
+    frame.ids.forEach((id, i) => this.request.specialIds.includes(id) && this.specialTexts.add(frame.texts[i]));
   }
 
   end({ reason, usage }) {
