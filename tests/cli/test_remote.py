@@ -85,8 +85,8 @@ def test_frames_are_those_of_a_model_here() -> None:
     from fakes import frames as local
 
     coming = list(connect(whole()).reply([{"role": "user", "content": "Max?"}], {}))
-    records = [frame.to_json() | {"seconds": 0} for frame in coming]
-    expected = [frame.to_json() | {"seconds": 0} for frame in local()]
+    records: list[dict[str, Any]] = [frame.to_json() | {"seconds": 0} for frame in coming]
+    expected: list[dict[str, Any]] = [frame.to_json() | {"seconds": 0} for frame in local()]
     records[-1]["finish"]["seconds"] = expected[-1]["finish"]["seconds"] = 0.4
     assert records == expected
     assert [frame.seconds for frame in coming] == [0.0, 0.1, 0.2, 0.3, 0.4]

@@ -291,7 +291,7 @@ def test_several_blocks_may_be_open(page: Page) -> None:
             frame(4, ["a", "B"], { frozen: true, text: "aB" }),
           ];
           const figures = { tpf: 0, tps: 0, edits: 0, forwards: 0, tokens: 0 };
-          const recording = { request: { specialIds: [] }, figures: () => figures };
+          const recording = { specialTexts: new Set(), figures: () => figures };
           const picture = new Picture();
           const view = new AnswerView("x");
           const look = (cell) => `${cell.lastChild.data} ${cell.className}`;

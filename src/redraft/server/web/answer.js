@@ -117,19 +117,18 @@ function cell(recording, picture, frame, i, masked) {
   if (masked) return { key: `${frame.block}:${i}`, kind: "masked", text: "", confidence: 0 };
   const fresh = frame === picture.latest;
   const old = fresh ? frame.edited[i]?.[0] : undefined;
-  const special = recording.request.specialIds.includes(frame.ids[i]);
   return {
     key: `${frame.block}:${i}`,
     kind: old !== undefined ? "edited" : fresh && frame.drafted.includes(i) ? "drafted" : "settled",
-    text: special ? END : shown(frame.texts[i]),
+    text: shown(recording, frame.texts[i]),
     confidence: frame.confidence[i],
-    old: old === undefined ? undefined : shown(old).trim() || "␣",
+    old: old === undefined ? undefined : shown(recording, old).trim() || "␣",
   };
 }
 
-/** A line break that is still a draft gets a sign, or nothing of it could be seen. */
-function shown(text) {
-  return text.replaceAll("\n", "↵\n");
+/** A control token has a sign of its own; so has a line break, or nothing of a draft of it could be seen. */
+function shown(recording, text) {
+  return recording.specialTexts.has(text) ? END : text.replaceAll("\n", "↵\n");
 }
 
 function drawCell(element, { key, kind, text, confidence, old }) {
@@ -138,7 +137,7 @@ function drawCell(element, { key, kind, text, confidence, old }) {
   // An edit flashes for as long as its animation runs, also when the next step has come by then.
   const flashing = !moved && element.words === text && element.classList.contains("edited");
   if (kind === "edited" || !flashing) {
-    put(element, "className", `cell ${kind}`);
+    put(element, "className", `cell ${kind}${text === END ? " end" : ""}`);
     if (moved || element.words !== text || kind === "edited") {
       element.replaceChildren(...(old === undefined ? [] : [make("s", "", old)]), text);
       element.words = text;

@@ -25,7 +25,7 @@ async function meet() {
     server.card = await modelCard(server.key);
     for (let why = await trouble(); why; why = await trouble()) {
       $("model").textContent = `${server.card.id}: ${why}`;
-      await new Promise((done) => setTimeout(done, 1000));
+      await new Promise((done) => setTimeout(done, 2000));
     }
     $("model").textContent = server.card.id;
   } catch (error) {
