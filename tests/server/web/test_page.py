@@ -275,10 +275,12 @@ def test_drawing_takes_at_most_half_of_the_time(page: Page) -> None:
     assert min(pauses) >= 50
 
 
-def test_several_blocks_may_be_open(page: Page) -> None:
-    """Multi-block editing: a step of an earlier block comes after one of a later block."""
+@pytest.mark.parametrize("still", [False, True])
+def test_several_blocks_may_be_open(still: bool, page: Page) -> None:
+    """Multi-block editing: a step of an earlier block comes after one of a later block. In a running answer an edit can
+    be seen for a while, in one that is gone through only at its step."""
     seen: Any = page.evaluate(
-        """async () => {
+        """async (still) => {
           const { Picture } = await import("/picture.js");
           const { AnswerView } = await import("/answer.js");
           const empty = { masked: [], drafted: [], edited: {}, deleted: [], inserted: [], prompt: [], text: "" };
@@ -288,6 +290,7 @@ def test_several_blocks_may_be_open(page: Page) -> None:
             frame(4, ["a", "b"], { drafted: [0, 1] }),
             frame(5, ["c"], { drafted: [0] }),
             frame(4, ["a", "B"], { edited: { 1: ["b", "B"] } }),
+            frame(5, ["c"], {}),
             frame(4, ["a", "B"], { frozen: true, text: "aB" }),
           ];
           const figures = { tpf: 0, tps: 0, edits: 0, forwards: 0, tokens: 0 };
@@ -297,17 +300,19 @@ def test_several_blocks_may_be_open(page: Page) -> None:
           const look = (cell) => `${cell.lastChild.data} ${cell.className}`;
           const shown = frames.map((next) => {
             picture.feed(next);
-            view.draw(recording, picture);
+            view.draw(recording, picture, still);
             return [...view.element.querySelectorAll(".cell")].map(look);
           });
           const text = view.element.querySelector(".frozen").textContent;
           return { shown, text, tokens: picture.tokens, edits: picture.edits };
-        }"""
+        }""",
+        still,
     )
     assert seen["shown"] == [
         ["a cell drafted", "b cell drafted"],
         ["a cell settled", "b cell settled", "c cell drafted"],
         ["a cell settled", "B cell edited", "c cell settled"],
+        ["a cell settled", f"B cell {'settled' if still else 'edited'}", "c cell settled"],
         ["c cell settled"],
     ]
     assert (seen["text"], seen["tokens"], seen["edits"]) == ("aB", 3, 1)

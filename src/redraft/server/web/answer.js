@@ -38,7 +38,7 @@ export class AnswerView {
   draw(recording, picture, still = false) {
     this.element.classList.toggle("still", still);
     this.#drawText(picture.text, still);
-    this.#drawCells(recording, picture);
+    this.#drawCells(recording, picture, still);
     this.#drawStrip(picture);
     this.#drawFigures(recording.figures(picture));
   }
@@ -61,7 +61,7 @@ export class AnswerView {
     this.#shown = text;
   }
 
-  #drawCells(recording, picture) {
+  #drawCells(recording, picture, still) {
     const wanted = [];
     for (const { frame } of picture.ordered) {
       if (frame.frozen) continue;
@@ -70,7 +70,7 @@ export class AnswerView {
       frame.ids.forEach((_, i) => prompt.has(i) || wanted.push(cell(recording, picture, frame, i, masked.has(i))));
     }
     resize(this.#cells, wanted.length, () => make("span"));
-    wanted.forEach((cell, i) => drawCell(this.#cells.children[i], cell));
+    wanted.forEach((cell, i) => drawCell(this.#cells.children[i], cell, still));
   }
 
   #drawStrip(picture) {
@@ -114,11 +114,13 @@ export class AnswerView {
 
 /** What one token of an open block looks like. */
 function cell(recording, picture, frame, i, masked) {
-  if (masked) return { key: `${frame.block}:${i}`, kind: "masked", text: "", confidence: 0 };
+  const key = `${frame.block}:${i}`;
+  if (masked) return { key, frame, kind: "masked", text: "", confidence: 0 };
   const fresh = frame === picture.latest;
   const old = fresh ? frame.edited[i]?.[0] : undefined;
   return {
-    key: `${frame.block}:${i}`,
+    key,
+    frame,
     kind: old !== undefined ? "edited" : fresh && frame.drafted.includes(i) ? "drafted" : "settled",
     text: shown(recording, frame.texts[i]),
     confidence: frame.confidence[i],
@@ -131,17 +133,17 @@ function shown(recording, text) {
   return recording.specialTexts.has(text) ? END : text.replaceAll("\n", "↵\n");
 }
 
-function drawCell(element, { key, kind, text, confidence, old }) {
-  const moved = element.key !== key;
-  element.key = key;
-  // An edit flashes for as long as its animation runs, also when the next step has come by then.
-  const flashing = !moved && element.words === text && element.classList.contains("edited");
-  if (kind === "edited" || !flashing) {
-    put(element, "className", `cell ${kind}${text === END ? " end" : ""}`);
-    if (moved || element.words !== text || kind === "edited") {
-      element.replaceChildren(...(old === undefined ? [] : [make("s", "", old)]), text);
-      element.words = text;
-    }
+function drawCell(element, cell, still) {
+  const { key, frame, kind, text, confidence, old } = cell;
+  const before = element.cell?.key === key ? element.cell : null;
+  element.cell = cell;
+  if (before?.frame === frame && before.kind === kind) return;
+  // In a running answer an edit flashes until its animation ends, also when the next step has come by then.
+  const flashing = !still && before?.text === text && element.classList.contains("edited");
+  if (flashing && kind === "settled") return;
+  put(element, "className", `cell ${kind}${text === END ? " end" : ""}`);
+  if (before?.text !== text || element.firstElementChild || old !== undefined) {
+    element.replaceChildren(...(old === undefined ? [] : [make("s", "", old)]), text);
   }
   shade(element, confidence);
 }
