@@ -190,7 +190,7 @@ def test_litellm(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert text
     pieces: Any = litellm.completion(**fields, stream=True)
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == text
-    with pytest.raises(litellm.BadRequestError, match="logit_bias"):
+    with pytest.raises(litellm.exceptions.BadRequestError, match="logit_bias"):
         litellm.completion(**fields, logit_bias={"x": 1})
 
 

@@ -61,7 +61,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 extra = [(b"x-request-id", passing.id.encode()), *HEADERS]
-                message = message | {"headers": [*message["headers"], *extra]}
+                message = {**message, "headers": [*message["headers"], *extra]}
             await send(message)
 
         self._passing += 1

@@ -58,7 +58,7 @@ class LockedFiles:
                 headers = Headers(raw=message["headers"]).mutablecopy()
                 headers["content-security-policy"] = STRICT
                 headers["cache-control"] = "no-cache"
-                message = message | {"headers": headers.raw}
+                message = {**message, "headers": headers.raw}
             await send(message)
 
         await self._files(scope, receive, locked)
