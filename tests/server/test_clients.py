@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
+from tests.server.fakes import until
 from tests.server.serving import served
 
 KEY = "test-key-0001"
@@ -175,6 +178,30 @@ def test_openai_responses(client: openai.OpenAI) -> None:
     tool: Any = {"type": "function", "strict": False, **WEATHER}
     called = client.responses.create(input="What is the weather in Rome?", tools=[tool], **fields)
     assert {item.type for item in called.output} <= {"message", "function_call"}
+
+
+@pytest.mark.parametrize("count", [8, pytest.param(1000, marks=pytest.mark.slow)])
+def test_streams_that_were_left_give_their_pages_back(url: str, count: int) -> None:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    body = {"messages": ASK, "stream": True, "redraft": {"events": True}}
+
+    def figures() -> dict[str, float]:
+        text = httpx.get(f"{url}/metrics", headers=headers, timeout=300).text
+        return {name: float(value) for name, value in re.findall(r"^(redraft_\w+) (\S+)$", text, re.MULTILINE)}
+
+    async def leave(client: httpx.AsyncClient) -> None:
+        async with client.stream("POST", f"{url}/v1/chat/completions", json=body, headers=headers) as stream:
+            await anext(stream.aiter_bytes())
+
+    async def main() -> None:
+        async with httpx.AsyncClient(timeout=600) as client:
+            for _ in range(0, count, 8):
+                await asyncio.gather(*(leave(client) for _ in range(8)))
+
+    asyncio.run(main())
+    until(lambda: figures()["redraft_running"] + figures()["redraft_queue"] == 0, 300)
+    found = figures()
+    assert found["redraft_pages_free"] + found["redraft_pages_cached"] == found["redraft_pages"]
 
 
 def test_litellm(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
