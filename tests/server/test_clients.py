@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from tests.server.fakes import until
+from tests.server.fakes import Live, until
 from tests.server.serving import served
 
 KEY = "test-key-0001"
@@ -114,6 +114,27 @@ def test_openai_tools_are_offered_and_a_conversation_with_calls_goes_on(client: 
             assert "city" in json.loads(made.function.arguments)
     with pytest.raises(openai.BadRequestError, match="tool_choice"):
         client.chat.completions.create(model="redraft-nano", messages=ASK, tools=tools, tool_choice="required")
+
+
+def test_openai_reads_calls_whole_and_streamed(server: Live) -> None:
+    """From an engine that repeats the user's words, so that there is a call for certain."""
+    text = 'I look.\n<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call>'
+    fields: Any = {
+        "model": "redraft-nano",
+        "messages": [{"role": "user", "content": text}],
+        "tools": [{"type": "function", "function": WEATHER}],
+    }
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=60) as parrot:
+        whole = parrot.chat.completions.create(**fields).choices[0]
+        with parrot.chat.completions.stream(**fields) as stream:
+            streamed = stream.get_final_completion().choices[0]
+    for choice in (whole, streamed):
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.content == "I look."
+        assert choice.message.tool_calls is not None
+        (call,) = choice.message.tool_calls
+        assert call.type == "function"
+        assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Rome"})
 
 
 def test_openai_errors_have_their_classes(client: openai.OpenAI, url: str) -> None:
