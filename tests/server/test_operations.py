@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import re
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,7 @@ from tests.server.conftest import chat, frames
 from tests.server.fakes import TOKENIZER, Live, live, until
 
 from redraft.engine.async_engine import AsyncEngine, EngineSpec
-from redraft.errors import CheckpointError
+from redraft.errors import CheckpointError, InvalidInput
 from redraft.server import wire
 from redraft.server.logs import JsonFormatter, PlainFormatter, log
 from redraft.server.run import Server, serve
@@ -63,6 +64,14 @@ def test_when_the_engine_dies_everyone_is_told() -> None:
 def test_a_model_that_cannot_be_loaded_ends_the_server(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not a folder"):
         serve(ServerSettings(model=str(tmp_path / "nothing"), port=0))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no.such.host.invalid"])
+def test_an_address_that_cannot_be_had_is_named(host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidInput, match=f"{host}.*{port}"):
+            serve(ServerSettings(host=host, port=port))
 
 
 def test_an_engine_that_cannot_load_ends_the_server_with_its_reason() -> None:
