@@ -38,8 +38,11 @@ class Rates:
         return cost.operations / self.operations + cost.bytes / self.bytes
 
 
-def forward_cost(config: ModelConfig, positions: int, keys: int, logits: int, itemsize: int) -> Cost:
-    """One forward of `positions` new positions that attend to `keys` positions on average, head on `logits` of them."""
+def forward_cost(
+    config: ModelConfig, positions: int, keys: int, logits: int, itemsize: int, *, sequences: int = 1
+) -> Cost:
+    """One forward of `positions` new positions that attend to `keys` positions on average, head on `logits` of them.
+    sequences: they belong to so many, each with keys of its own."""
     c = config
     attention = c.hidden_size * c.head_dim * 2 * (c.num_attention_heads + c.num_key_value_heads)
     expert = 3 * c.hidden_size * c.moe_intermediate_size
@@ -52,7 +55,7 @@ def forward_cost(config: ModelConfig, positions: int, keys: int, logits: int, it
     touched = c.num_experts * (1 - (1 - c.num_experts_per_tok / max(1, c.num_experts)) ** positions)
     scores = c.num_hidden_layers * 2 * c.num_attention_heads * c.head_dim * keys
     operations = 2 * (positions * (always + routed * c.num_experts_per_tok + scores) + logits * head)
-    cache = c.num_hidden_layers * 2 * c.num_key_value_heads * c.head_dim * keys
+    cache = sequences * c.num_hidden_layers * 2 * c.num_key_value_heads * c.head_dim * keys
     return Cost(operations, itemsize * (always + routed * touched + (head if logits else 0) + cache))
 
 

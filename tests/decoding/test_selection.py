@@ -62,6 +62,29 @@ def test_plain_greedy_is_the_plain_formula_bit_for_bit() -> None:
     assert found.logprobs is None
 
 
+@pytest.mark.parametrize("vocabulary", [384, 400])  # whole runs, and not
+def test_the_maximum_by_runs_is_the_lowest_id_of_the_largest(vocabulary: int) -> None:
+    """Logits of few values, so that the largest stands in several runs and several times in a run."""
+    logits = torch.randint(-3, 4, (64, vocabulary), generator=torch.Generator().manual_seed(0)).double()
+    logits[0, :] = 0.0
+    logits[1, 200:] = torch.nan
+    found = one(logits, blank(64), Selection((MASK,)))
+    allowed = logits.index_fill(-1, torch.tensor([MASK]), -torch.inf)
+    assert found.token[0] == 0 and found.token[2:].tolist() == [
+        next(i for i, value in enumerate(row) if value == max(row)) for row in allowed[2:].tolist()
+    ]
+    assert found.finite.tolist() == [True, False] + [True] * 62
+
+
+def test_sums_in_strips_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(10, 50, dtype=torch.float64)
+    whole = one(logits, blank(10), Selection((MASK,)))
+    monkeypatch.setattr("redraft.decoding.selection.SUM_LOGITS", 150)  # three rows at once
+    assert np.array_equal(one(logits, blank(10), Selection((MASK,))).prob, whole.prob)
+    monkeypatch.setattr("redraft.decoding.selection.SUM_LOGITS", 1)
+    np.testing.assert_allclose(one(logits, blank(10), Selection((MASK,))).prob, whole.prob, rtol=1e-12)
+
+
 def test_only_masked_positions_are_drawn() -> None:
     torch.manual_seed(2)
     logits = torch.randn(64, 6) * 0.01

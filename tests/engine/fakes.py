@@ -15,6 +15,7 @@ from redraft.decoding.block import BlockRun
 from redraft.decoding.candidates import Candidates
 from redraft.decoding.canvas import Canvas
 from redraft.decoding.modes import policy_of
+from redraft.decoding.multiblock import multiblock_of
 from redraft.decoding.stopping import Ending
 from redraft.engine.batch import Span
 from redraft.engine.generate import ControlIds
@@ -42,17 +43,45 @@ def propose(before: np.ndarray, block: np.ndarray, choice: int = 0) -> Candidate
 
 
 def alone(prompt: tuple[int, ...], params: SamplingParams, block_length: int, choice: int = 0) -> list[int]:
-    """The tokens of one answer, by the plainest loop."""
-    policy = policy_of(params)
-    ending = Ending(max_tokens=params.max_tokens, end_ids=set() if params.ignore_eos else {EOS})
+    """The tokens of one answer, by the plainest loop. before: what is frozen. open_: blocks that aren't, with how much
+    of each is prompt."""
+    policy, multi = policy_of(params), multiblock_of(params)
+    kept, ends = multi.blocks if multi else 0, set() if params.ignore_eos else {EOS}
+    ending = Ending(max_tokens=params.max_tokens, end_ids=ends)
     whole = len(prompt) // block_length * block_length
     before, given = np.array(prompt[:whole], dtype=np.int64), prompt[whole:]
-    while ending.reason is None:
-        run = BlockRun(policy, Canvas.blank(len(before) // block_length, block_length, MASK, given))
+    open_: list[Canvas] = []
+
+    def finished(run: BlockRun) -> Canvas:
         while not run.done:
             run.advance(propose(before, run.canvas.tokens, choice))
-        ending.push(run.canvas.tokens[len(given) :].tolist())
-        before, given = np.concatenate((before, run.canvas.tokens)), ()
+        return run.canvas
+
+    def edit() -> None:
+        if multi and open_:
+            open_[:] = finished(BlockRun(multi.policy, Canvas.joined(open_))).split(open_)
+
+    def freeze(count: int) -> None:
+        nonlocal before
+        for canvas in [open_.pop(0) for _ in range(count)]:
+            if ending.reason is None:
+                ending.push(canvas.tokens[~canvas.prompt].tolist())
+            before = np.concatenate((before, canvas.tokens))
+
+    while ending.reason is None:
+        committed = np.concatenate([before, *(canvas.tokens for canvas in open_)])
+        run = BlockRun(policy, Canvas.blank(len(committed) // block_length, block_length, MASK, given))
+        while not run.done:
+            run.advance(propose(committed, run.canvas.tokens, choice))
+        open_.append(run.canvas)
+        given = ()
+        edit()
+        freeze(max(0, len(open_) - kept))
+        written = [token for canvas in open_ for token in canvas.tokens[~canvas.prompt].tolist()]
+        over = len(ending.token_ids) + len(written) >= params.max_tokens or not ends.isdisjoint(written)
+        if ending.reason is None and over:
+            edit()
+            freeze(len(open_))
     return ending.token_ids
 
 
@@ -110,6 +139,8 @@ class FakeEngine:
         return before
 
     def _write(self, span: Span) -> None:
+        if span.merged:
+            return
         whole = self._store[list(span.pages)].ravel()
         whole[span.start : span.stop] = span.tokens
         self._store[list(span.pages)] = whole.reshape(len(span.pages), -1)

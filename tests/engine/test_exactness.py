@@ -33,11 +33,14 @@ class Plain:
     unmask: int
     forwards: list[int] = field(default_factory=list)
 
-    def step(self, x: list[int], masked: set[int], start: int, prompt: int) -> tuple[list[int], set[int]]:
-        """The block's new tokens, as a whole sequence, and the positions written."""
+    def step(
+        self, x: list[int], masked: set[int], start: int, prompt: int, edit: float | None
+    ) -> tuple[list[int], set[int]]:
+        """The new tokens of what stands from `start` on, as a whole sequence, and the positions written."""
         length = len(x)
         index = torch.arange(length) // self.block
         mask = index[:, None] >= index[None, :]
+        mask[start:] = True
         pools = index[None] if self.model.config.block_routing else None
         with torch.no_grad():
             hidden = self.model(torch.tensor([x]), torch.arange(length)[None], MaskedAttention(mask), pools)
@@ -50,32 +53,67 @@ class Plain:
         chosen = {i for i in masked if sure[i] > self.threshold}
         if len(chosen) < self.unmask:
             chosen = set(sorted(masked, key=lambda i: (-sure[i], i))[: self.unmask])
-        if self.edit is not None:
+        if edit is not None:
             for i in range(max(start, prompt), length):
-                if i not in masked and best[i - start] != x[i] and sure[i] > self.edit:
+                if i not in masked and best[i - start] != x[i] and sure[i] > edit:
                     chosen = chosen | {i}
         return [best[i - start] if i in chosen else token for i, token in enumerate(x)], chosen
+
+    def draft(self, x: list[int], prompt: int) -> list[int]:
+        """With one more block."""
+        start = len(x) // self.block * self.block
+        masked = set(range(len(x), start + self.block))
+        x = x + [MASK] * len(masked)
+        post = 0
+        while masked or (self.edit is not None and post < self.post):
+            post += not masked
+            had_masks = bool(masked)
+            x, chosen = self.step(x, masked, start, prompt, self.edit)
+            masked = masked - chosen
+            if not had_masks and not chosen:
+                break
+        return x
 
     def run(self, prompt: list[int], maximum: int, ends: set[int]) -> list[int]:
         x = list(prompt)
         while True:
-            start = len(x) // self.block * self.block if len(x) == len(prompt) else len(x)
-            masked = set(range(len(x), start + self.block))
-            x = x + [MASK] * len(masked)
-            post = 0
-            while masked or (self.edit is not None and post < self.post):
-                post += not masked
-                had_masks = bool(masked)
-                x, chosen = self.step(x, masked, start, len(prompt))
-                masked = masked - chosen
-                if not had_masks and not chosen:
-                    break
-            answer = x[len(prompt) :][:maximum]
-            cut = next((i for i, token in enumerate(answer) if token in ends), None)
-            if cut is not None:
-                return answer[: cut + 1]
-            if len(answer) == maximum:
+            x = self.draft(x, len(prompt))
+            answer = cut(x[len(prompt) :], maximum, ends)
+            if answer is not None:
                 return answer
+
+    def run_with_window(
+        self, prompt: list[int], maximum: int, ends: set[int], blocks: int, steps: int, edit: float
+    ) -> list[int]:
+        """Multi-block editing. frozen: where what is not frozen begins."""
+        x, frozen = list(prompt), len(prompt) // self.block * self.block
+        while True:
+            x = self.draft(x, len(prompt))
+            x = self.edited(x, frozen, len(prompt), steps, edit)
+            frozen = max(frozen, len(x) - blocks * self.block)
+            answer = cut(x[len(prompt) : frozen], maximum, ends)
+            if answer is None and cut(x[len(prompt) :], maximum, ends) is not None:
+                if frozen < len(x):
+                    x, frozen = self.edited(x, frozen, len(prompt), steps, edit), len(x)
+                answer = cut(x[len(prompt) :], maximum, ends)
+            if answer is not None:
+                return answer
+
+    def edited(self, x: list[int], frozen: int, prompt: int, steps: int, edit: float) -> list[int]:
+        for _ in range(steps):
+            x, chosen = self.step(x, set(), frozen, prompt, edit)
+            if not chosen:
+                break
+        return x
+
+
+def cut(answer: list[int], maximum: int, ends: set[int]) -> list[int] | None:
+    """None when it doesn't end here."""
+    answer = answer[:maximum]
+    end = next((i for i, token in enumerate(answer) if token in ends), None)
+    if end is not None:
+        return answer[: end + 1]
+    return answer if len(answer) == maximum else None
 
 
 settings_of_a_request = st.fixed_dictionaries(
@@ -91,7 +129,7 @@ settings_of_a_request = st.fixed_dictionaries(
 )
 
 
-def run(llm: LLM, prompt: list[int], request: dict) -> Completion:
+def run(llm: LLM, prompt: list[int], request: dict, window: tuple | None = None) -> Completion:
     params = SamplingParams(
         threshold=request["threshold"],
         edit_threshold="off" if request["edit"] is None else request["edit"],
@@ -100,6 +138,8 @@ def run(llm: LLM, prompt: list[int], request: dict) -> Completion:
         max_tokens=request["maximum"],
         stop_token_ids=request["stops"],
     )
+    if window is not None:
+        params = params.with_(mbe_blocks=window[0], mbe_steps=window[1], mbe_edit_threshold=window[2])
     return llm.generate(prompt, params)[0]
 
 
@@ -129,6 +169,33 @@ def test_cached_uncached_and_chunked_are_the_plain_loop(
     for use_cache, chunk in ((True, 1024), (True, 1), (False, 1024)):
         llm = LLM.from_model(model, control=control, block_length=block, use_cache=use_cache, prefill_chunk=chunk)
         answer = run(llm, prompt, request_)
+        assert answer.token_ids == expected
+        assert answer.stats.forwards <= len(plain.forwards)
+
+
+@pytest.mark.parametrize("block", [8, 32])
+@settings(max_examples=EXAMPLES)
+@given(
+    seed=st.integers(0, 3),
+    kind=st.sampled_from([{}, {"block_routing": 3}]),
+    length=st.integers(1, 40),
+    random=st.randoms(use_true_random=False),
+    request_=settings_of_a_request,
+    window=st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 3, 5]), st.sampled_from([0.0, 0.3])),
+)
+def test_multi_block_editing_is_the_plain_loop(
+    tiny: Callable[..., LLaDA2], block: int, seed: int, kind: dict, length: int, random, request_: dict, window: tuple
+) -> None:
+    model = tiny(seed, **kind)
+    prompt = [random.randrange(32) for _ in range(length)]
+    maximum = request_["maximum"] * block // 8
+    plain = Plain(model, block, request_["threshold"], request_["edit"], request_["post"], request_["unmask"])
+    expected = plain.run_with_window(prompt, maximum, request_["eos"] | set(request_["stops"]), *window)
+    control = ControlIds(MASK, frozenset(request_["eos"]))
+    request_ = request_ | {"maximum": maximum}
+    for use_cache, chunk in ((True, 1024), (True, 1), (False, 1024)):
+        llm = LLM.from_model(model, control=control, block_length=block, use_cache=use_cache, prefill_chunk=chunk)
+        answer = run(llm, prompt, request_, window)
         assert answer.token_ids == expected
         assert answer.stats.forwards <= len(plain.forwards)
 

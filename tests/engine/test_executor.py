@@ -22,10 +22,10 @@ from redraft.engine.context import UncachedContext, run
 from redraft.engine.executor import Executor
 from redraft.engine.paged import paged_attention
 from redraft.engine.paged_flex import FlexAttention
-from redraft.engine.paged_products import STRIP, ProductAttention, Products
+from redraft.engine.paged_products import STRIP, ProductAttention, Products, full_attention
 from redraft.engine.storage import PageStorage
 from redraft.errors import EngineError
-from redraft.model.attention import MaskedAttention, block_causal_mask
+from redraft.model.attention import MaskedAttention, attention, block_causal_mask
 from redraft.model.network import LLaDA2
 
 CPU = torch.device("cpu")
@@ -244,6 +244,14 @@ def test_a_long_span_attends_in_strips(block: int) -> None:
             assert torch.equal(strip.mask, block_causal_mask(rows, torch.arange(strip.seen), block))
     masks = {strip.mask.untyped_storage().data_ptr() for strip in strips if strip.mask is not None}
     assert len(masks) == (block < STRIP)
+
+
+@pytest.mark.parametrize("heads, groups", [(4, 1), (4, 2), (4, 4)])
+def test_heads_as_rows_of_one_product_are_each_its_own(heads: int, groups: int) -> None:
+    shapes = (2, 5, heads, 8), (2, 21, groups, 8), (2, 21, groups, 8)
+    q_BWHD, k_BSGD, v_BSGD = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
+    want = attention(q_BWHD, k_BSGD, v_BSGD)
+    torch.testing.assert_close(full_attention(q_BWHD, k_BSGD, v_BSGD), want, rtol=1e-12, atol=1e-12)
 
 
 def test_pages_one_after_another_are_not_copied(tiny: Callable[..., LLaDA2]) -> None:

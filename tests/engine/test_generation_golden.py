@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from redraft.engine.context import CachedContext, UncachedContext
+from redraft.engine.batch import Span
+from redraft.engine.context import UncachedContext
+from redraft.engine.executor import Executor
 from redraft.engine.llm import LLM
+from redraft.engine.storage import PageStorage
 from redraft.types import SamplingParams
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -49,17 +52,19 @@ def test_tokens_and_forwards(seed: str, case: dict[str, Any], use_cache: bool) -
 
 @pytest.mark.parametrize("block_length", [8, 32])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_logits_of_both_contexts(seed: str, block_length: int) -> None:
+def test_logits_of_the_context_and_of_the_executor(seed: str, block_length: int) -> None:
     """Every block's logits after the blocks before it, as decoding computes them."""
     golden = np.load(GOLDEN / seed / "forward.npz")
     model = load(seed, block_length, True).model
     for row, expected in zip(golden["input_ids"], golden[f"logits_block{block_length}"], strict=True):
-        cached = CachedContext(model, len(row), block_length, prefill_chunk=3 * block_length)
-        uncached = UncachedContext(model, block_length)
+        context = UncachedContext(model, block_length)
+        storage = PageStorage(model.config, len(row) // 32 + 1, block_length, device=model.device, dtype=model.dtype)
+        executor = Executor(model, storage, block_length)
         for start in range(0, len(row), block_length):
             tokens = row[start : start + block_length]
-            for context in (cached, uncached):
-                logits = context.head(context.forward(tokens))
+            span = Span(tokens, start, tuple(range(storage.count)), np.arange(len(tokens)))
+            for hidden in (context.forward(tokens), executor.forward([span])):
+                logits = executor.head(hidden)
                 np.testing.assert_allclose(logits.numpy(), expected[start : start + block_length], atol=1e-4)
-                context.commit(tokens)
+            context.commit(tokens)
     assert torch.isfinite(torch.from_numpy(golden[f"logits_block{block_length}"])).all()

@@ -4,6 +4,7 @@ run is pinned; and the pages always balance."""
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -17,8 +18,19 @@ from redraft.errors import EngineError, InvalidInput, NumericalError, QueueFull
 from redraft.types import SamplingParams
 
 LONGEST_PROMPT, LONGEST_ANSWER = 100, 160
+WINDOWS = [{}, {}] + [
+    {"mbe_blocks": blocks, "mbe_steps": steps, "mbe_edit_threshold": threshold}
+    for blocks, steps, threshold in [(1, 3, 0.0), (2, 1, 0.3), (4, 5, 0.5)]
+]
+
+
+def params_of(window: dict[str, Any], **fields: Any) -> SamplingParams:
+    return SamplingParams(**fields, **window)
+
+
 PARAMS = st.builds(
-    SamplingParams,
+    params_of,
+    window=st.sampled_from(WINDOWS),
     threshold=st.sampled_from([0.0, 0.4, 0.9, 2.0]),
     edit_threshold=st.sampled_from(["off", 0.0, 0.5]),
     max_post_steps=st.sampled_from([0, 1, 3, 16]),
@@ -154,6 +166,7 @@ def test_100_000_operations_leave_nothing_behind() -> None:
                 ignore_eos=draw.random() < 0.5,
                 n=draw.choice([1, 1, 1, 3]),
                 seed=0,
+                **draw.choice(WINDOWS),
             )
             broken = draw.random() < 0.05
             prompt = (BROKEN,) * length if broken else prompt_of(draw.randint(0, 9), draw.choice([0, 40, 70]), length)
@@ -192,7 +205,8 @@ def test_100_000_operations_leave_nothing_behind() -> None:
 
 
 def vars_of(params: SamplingParams) -> list[object]:
-    return [params.threshold, params.edit_threshold, params.min_unmask, params.max_tokens, params.ignore_eos]
+    fields = ("threshold", "edit_threshold", "min_unmask", "max_tokens", "ignore_eos", "mbe_blocks")
+    return [getattr(params, name) for name in fields]
 
 
 # What is computed, and what isn't.

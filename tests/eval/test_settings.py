@@ -4,7 +4,17 @@ import pytest
 
 from redraft.decoding.modes import policy_of
 from redraft.errors import InvalidInput
-from redraft.eval.settings import DRAFT_ONLY, NAMED, QUALITY, SPEED, SPEED_UNEDITED, SWEEP, Setting, settings_named
+from redraft.eval.settings import (
+    DRAFT_ONLY,
+    MULTIBLOCK,
+    NAMED,
+    QUALITY,
+    SPEED,
+    SPEED_UNEDITED,
+    SWEEP,
+    Setting,
+    settings_named,
+)
 from redraft.types import SamplingParams
 
 
@@ -19,7 +29,7 @@ def test_labels() -> None:
     assert labels == ["draft-only 0.95", "Q", "S", "S without editing", "0.3/0"]
 
 
-@pytest.mark.parametrize("setting", SWEEP)
+@pytest.mark.parametrize("setting", SWEEP + MULTIBLOCK)
 def test_keys_can_be_read_back(setting: Setting) -> None:
     assert Setting.parse(setting.key) == setting
 
@@ -27,13 +37,38 @@ def test_keys_can_be_read_back(setting: Setting) -> None:
 def test_the_sweep_holds_each_point_once() -> None:
     assert len({setting.key for setting in SWEEP}) == len(SWEEP) == 18
     assert set(NAMED["standard"]) <= set(SWEEP)
+    assert len({setting.key for setting in MULTIBLOCK}) == len(MULTIBLOCK) == 10
+
+
+def test_a_window_reaches_the_request() -> None:
+    params = Setting.parse("0.5/0/2x5").params
+    assert (params.mbe_blocks, params.mbe_steps, params.edit_threshold) == (2, 5, 0.0)
 
 
 def test_points_can_be_listed() -> None:
     assert settings_named("0.5/0, 0.95/off,0.50/0.0") == (SPEED, DRAFT_ONLY)
 
 
-@pytest.mark.parametrize("text", ["", "all", "0.5", "0.5/", "0.5/never", "x/0", "-1/0", "0.5/2", "0.5/0,", "nan/0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "all",
+        "0.5",
+        "0.5/",
+        "0.5/never",
+        "x/0",
+        "-1/0",
+        "0.5/2",
+        "0.5/0,",
+        "nan/0",
+        "0.5/0/",
+        "0.5/0/2",
+        "0.5/0/0x3",
+        "0.5/0/2x0",
+        "0.5/off/1x3",
+    ],
+)
 def test_what_is_no_setting(text: str) -> None:
     with pytest.raises(InvalidInput):
         settings_named(text)

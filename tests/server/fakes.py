@@ -229,7 +229,8 @@ def live(loads: bool = True, **settings: Any) -> Iterator[Live]:
         ours, theirs = socket.socketpair()
         return await AsyncEngine.over(InThread(theirs, engines), ours, spec)
 
-    service = Service.of(ServerSettings(port=0, **({"drain_seconds": 0.5} | settings)), start)
+    chosen: dict[str, Any] = {"port": 0, "drain_seconds": 0.5} | settings
+    service = Service.of(ServerSettings(**chosen), start)
     server = Server(service)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

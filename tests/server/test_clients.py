@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
+from tests.server.fakes import Live, until
 from tests.server.serving import served
 
 KEY = "test-key-0001"
@@ -113,6 +116,27 @@ def test_openai_tools_are_offered_and_a_conversation_with_calls_goes_on(client: 
         client.chat.completions.create(model="redraft-nano", messages=ASK, tools=tools, tool_choice="required")
 
 
+def test_openai_reads_calls_whole_and_streamed(server: Live) -> None:
+    """From an engine that repeats the user's words, so that there is a call for certain."""
+    text = 'I look.\n<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call>'
+    fields: Any = {
+        "model": "redraft-nano",
+        "messages": [{"role": "user", "content": text}],
+        "tools": [{"type": "function", "function": WEATHER}],
+    }
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=60) as parrot:
+        whole = parrot.chat.completions.create(**fields).choices[0]
+        with parrot.chat.completions.stream(**fields) as stream:
+            streamed = stream.get_final_completion().choices[0]
+    for choice in (whole, streamed):
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.content == "I look."
+        assert choice.message.tool_calls is not None
+        (call,) = choice.message.tool_calls
+        assert call.type == "function"
+        assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Rome"})
+
+
 def test_openai_errors_have_their_classes(client: openai.OpenAI, url: str) -> None:
     with pytest.raises(openai.NotFoundError, match="redraft-nano"):
         client.chat.completions.create(model="gpt-4o", messages=ASK)
@@ -177,6 +201,30 @@ def test_openai_responses(client: openai.OpenAI) -> None:
     assert {item.type for item in called.output} <= {"message", "function_call"}
 
 
+@pytest.mark.parametrize("count", [8, pytest.param(1000, marks=pytest.mark.slow)])
+def test_streams_that_were_left_give_their_pages_back(url: str, count: int) -> None:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    body = {"messages": ASK, "stream": True, "redraft": {"events": True}}
+
+    def figures() -> dict[str, float]:
+        text = httpx.get(f"{url}/metrics", headers=headers, timeout=300).text
+        return {name: float(value) for name, value in re.findall(r"^(redraft_\w+) (\S+)$", text, re.MULTILINE)}
+
+    async def leave(client: httpx.AsyncClient) -> None:
+        async with client.stream("POST", f"{url}/v1/chat/completions", json=body, headers=headers) as stream:
+            await anext(stream.aiter_bytes())
+
+    async def main() -> None:
+        async with httpx.AsyncClient(timeout=600) as client:
+            for _ in range(0, count, 8):
+                await asyncio.gather(*(leave(client) for _ in range(8)))
+
+    asyncio.run(main())
+    until(lambda: figures()["redraft_running"] + figures()["redraft_queue"] == 0, 300)
+    found = figures()
+    assert found["redraft_pages_free"] + found["redraft_pages_cached"] == found["redraft_pages"]
+
+
 def test_litellm(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no price list from the network
     import litellm
@@ -190,7 +238,7 @@ def test_litellm(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert text
     pieces: Any = litellm.completion(**fields, stream=True)
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == text
-    with pytest.raises(litellm.BadRequestError, match="logit_bias"):
+    with pytest.raises(litellm.exceptions.BadRequestError, match="logit_bias"):
         litellm.completion(**fields, logit_bias={"x": 1})
 
 

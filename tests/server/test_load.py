@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import time
@@ -24,11 +25,14 @@ FAST = {"mode": "speed", "max_post_steps": 2}
 
 @dataclass
 class Seen:
-    """What the clients saw. between: seconds from a frozen block to the next. broken: endings that are none."""
+    """What the clients saw. between: seconds from a frozen block to the next. broken: endings that are none. stopped:
+    when SIGTERM was sent; untaken: requests that came too late for the server to take them."""
 
     done: int = 0
     refused: int = 0
     cut: int = 0
+    untaken: int = 0
+    stopped: float = math.inf
     tokens: int = 0
     between: list[float] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
@@ -43,12 +47,14 @@ async def client(server: Served, number: int, seen: Seen, until: float) -> None:
             body = chat(f"{number} + {turn}?", stream=True, max_tokens=96, redraft=FAST)
             try:
                 await ask(http, body | {"stream_options": {"include_usage": True}}, seen)
-            except httpx.ConnectError:  # the server has stopped listening
+            except httpx.ConnectError as error:
+                if seen.stopped == math.inf:
+                    seen.broken.append(repr(error))
                 return
 
 
 async def ask(http: httpx.AsyncClient, body: dict, seen: Seen) -> None:
-    last, ended = 0.0, False
+    last, ended, sent = 0.0, False, time.monotonic()
     try:
         async with http.stream("POST", CHAT, json=body) as stream:
             if stream.status_code in (429, 503):
@@ -75,8 +81,11 @@ async def ask(http: httpx.AsyncClient, body: dict, seen: Seen) -> None:
                         if last:
                             seen.between.append(now - last)
                         last = now
-    except httpx.RemoteProtocolError as error:
-        seen.broken.append(str(error))
+    except (httpx.RemoteProtocolError, httpx.ReadError) as error:
+        if sent > seen.stopped - 1 and not last:  # a connection that was idle, or not accepted yet, is closed
+            seen.untaken += 1
+        else:
+            seen.broken.append(repr(error))
         return
     if not ended:
         seen.broken.append("a stream without an end")
@@ -95,6 +104,7 @@ async def crowd(server: Served, seconds: float, seen: Seen, stop_after: float | 
     async def stop() -> None:
         if stop_after is not None:
             await asyncio.sleep(stop_after)
+            seen.stopped = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
 
     await asyncio.gather(*(client(server, number, seen, until) for number in range(CLIENTS)), watch(), stop())

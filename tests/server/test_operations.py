@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import re
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +21,12 @@ import pytest
 from tests.server.conftest import chat, frames
 from tests.server.fakes import TOKENIZER, Live, live, until
 
-from redraft.errors import CheckpointError
+from redraft.engine.async_engine import AsyncEngine, EngineSpec
+from redraft.errors import CheckpointError, InvalidInput
 from redraft.server import wire
-from redraft.server.logs import JsonFormatter, log
-from redraft.server.run import serve
+from redraft.server.logs import JsonFormatter, PlainFormatter, log
+from redraft.server.run import Server, serve
+from redraft.server.service import Service
 from redraft.server.settings import ServerSettings
 
 CHAT = "/v1/chat/completions"
@@ -61,6 +64,24 @@ def test_when_the_engine_dies_everyone_is_told() -> None:
 def test_a_model_that_cannot_be_loaded_ends_the_server(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not a folder"):
         serve(ServerSettings(model=str(tmp_path / "nothing"), port=0))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no.such.host.invalid"])
+def test_an_address_that_cannot_be_had_is_named(host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidInput, match=f"{host}.*{port}"):
+            serve(ServerSettings(host=host, port=port))
+
+
+def test_an_engine_that_cannot_load_ends_the_server_with_its_reason() -> None:
+    async def start(spec: EngineSpec) -> AsyncEngine:
+        raise CheckpointError("a tensor is missing")
+
+    server = Server(Service.of(ServerSettings(port=0), start))
+    server.run()
+    assert isinstance(server.failure, CheckpointError)
+    assert str(server.failure) == "a tensor is missing"
 
 
 @pytest.mark.parametrize("streamed", [True, False], ids=["stream", "whole"])
@@ -215,6 +236,11 @@ def test_the_log_has_a_line_a_request_and_no_prompts(logged: Any) -> None:
     everything = json.dumps(logged())
     assert "private" not in everything
     assert "secret-key" not in everything
+
+
+def test_in_a_terminal_the_log_is_plain() -> None:
+    record = logging.makeLogRecord({"msg": "request", "method": "GET", "path": "/x", "status": 200, "seconds": 0.5})
+    assert re.fullmatch(r"\d\d:\d\d:\d\d request GET /x 200 0.5 s", PlainFormatter().format(record))
 
 
 def test_prompts_are_in_the_log_when_that_is_wanted(logged: Any) -> None:

@@ -17,7 +17,7 @@ from tests.server.fakes import HUMAN, MASK, TOKENIZER, Live, live, until
 
 from redraft.errors import TemplateError
 from redraft.model.folder import checkpoint_folder
-from redraft.server.pages import public
+from redraft.server.pages import add_pages
 from redraft.server.protocol.base import RedraftOptions
 from redraft.server.protocol.chat import ChatRequest
 from redraft.server.protocol.completions import CompletionRequest
@@ -70,16 +70,35 @@ def test_keys_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> 
             assert compared == [(32, 32)] * 2
 
 
-def test_the_playground_is_open_and_what_lies_outside_it_is_not(tmp_path: Path) -> None:
+def test_the_playground_is_open_and_what_lies_outside_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     web = tmp_path / "web"
-    web.mkdir()
+    (web / "parts").mkdir(parents=True)
     (web / "index.html").write_text("<p>")
+    (web / "parts" / "a.js").write_text("1")
     (tmp_path / "secret").write_text("x")
-    (web / "link").symlink_to(tmp_path / "secret")
-    assert public("/", web)
-    assert public("/index.html", web)
-    assert not any(public(path, web) for path in ("/../secret", "/link", "/v1/models", "//etc/passwd", "/docs"))
-    assert not public("/", tmp_path / "none")
+    monkeypatch.setattr("redraft.server.app.add_pages", lambda app: add_pages(app, web))
+    with live(api_keys=(KEY,)) as server:
+        for path, kind in (("/", "text/html"), ("/index.html", "text/html"), ("/parts/a.js", "text/javascript")):
+            answer = httpx.get(f"{server.url}{path}")
+            assert answer.status_code == 200
+            assert answer.headers["content-type"].startswith(kind)
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+        for path in (
+            "/../secret",
+            "/%2e%2e/secret",
+            "/parts/../../secret",
+            "/parts",
+            "/%00",
+            "/" + "x" * 5000,
+            "/docs",
+        ):
+            assert httpx.get(f"{server.url}{path}").status_code == 401, path
+            sent = httpx.get(f"{server.url}{path}", headers={"Authorization": f"Bearer {KEY}"})
+            assert sent.status_code == (200 if path == "/docs" else 404)
 
 
 NUMBERS = [

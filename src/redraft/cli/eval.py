@@ -34,7 +34,7 @@ def skills(
     per_skill: Annotated[int, typer.Option("--per-skill", help="Items of each skill.")] = 200,
     settings: Annotated[
         str,
-        typer.Option("--settings", help="standard, sweep, or points THRESHOLD/EDIT_THRESHOLD such as 0.5/0,0.95/off."),
+        typer.Option("--settings", help="standard, sweep, multiblock, or points such as 0.5/0,0.95/off,0.5/0/1x3."),
     ] = "standard",
     seed: Annotated[int, typer.Option("--seed", help="Draws other items.")] = 0,
     split: Annotated[

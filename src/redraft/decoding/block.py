@@ -10,12 +10,15 @@ from redraft.decoding.policy import DraftAndEdit
 
 class BlockRun:
     """The state of one block being decoded. The caller forwards `canvas.tokens` and hands back candidates until
-    `done`; it never sees thresholds, and the policy never sees keys and values."""
+    `done`; it never sees thresholds, and the policy never sees keys and values.
+
+    settled: the last step looked at the block as it is now, without a mask, and changed nothing.
+    """
 
     def __init__(self, policy: DraftAndEdit, canvas: Canvas) -> None:
         self.policy = policy
         self.canvas = canvas
-        self.done = False
+        self.done = self.settled = False
         self._trail = Trail()
 
     def advance(self, candidates: Candidates) -> Change:
@@ -23,6 +26,7 @@ class BlockRun:
         before = self.canvas
         after, change = self.policy.step(before, candidates)
         self.done = self.policy.done(after, change)
+        self.settled = before.filled and not change
         if after.filled and not self.done:
             ahead = self._trail.follow(after, self.policy.post_steps_left(after))
             if ahead is not after:

@@ -118,5 +118,15 @@ class Change:
         edited = np.flatnonzero(~before.masked & (before.tokens != after.tokens))
         return cls(tuple(drafted.tolist()), dict(zip(edited.tolist(), before.tokens[edited].tolist(), strict=True)))
 
+    def part(self, start: int, stop: int) -> Change:
+        """What happened at the positions from `start` to `stop`, counted from `start`."""
+        here = range(start, stop)
+        return Change(
+            tuple(at - start for at in self.drafted if at in here),
+            {at - start: old for at, old in self.edited.items() if at in here},
+            tuple(at - start for at in self.deleted if at in here),
+            tuple(at - start for at in self.inserted if at in here),
+        )
+
     def __bool__(self) -> bool:
         return bool(self.drafted or self.edited or self.deleted or self.inserted)

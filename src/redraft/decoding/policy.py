@@ -29,8 +29,7 @@ class DraftAndEdit:
     def step(self, canvas: Canvas, candidates: Candidates) -> tuple[Canvas, Change]:
         """Writes the candidates of all chosen positions; NumericalError when logits are not finite."""
         if not candidates.finite.all():
-            position = canvas.block * len(canvas.tokens) + int(np.argmin(candidates.finite))
-            where = f"position {position} (block {canvas.block}, step {canvas.step})"
+            where = f"position {np.argmin(candidates.finite)} from block {canvas.block} on, step {canvas.step}"
             raise NumericalError(f"logits are not finite at {where}; the weights or the dtype are at fault")
         chosen = self.draft.choose(canvas, candidates)
         if self.edit is not None:

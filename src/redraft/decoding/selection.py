@@ -22,6 +22,8 @@ from redraft.decoding.sampling import draw, ranked
 
 HEAD_ROWS = 256  # rows whose logits exist at once
 RANK_ROWS = 32  # rows that are ranked at once, in several copies and in float64
+SUM_LOGITS = 1 << 19  # logits that are exponentiated at once on a CPU: what fits its cache
+RUN = 128  # neighbouring logits that are one step of a maximum
 
 
 @torch.inference_mode()
@@ -53,16 +55,17 @@ def _choose(logits_RV: Tensor, plan: Rows, low: int) -> list[np.ndarray]:
     """Token [R], confidence [R], whether all logits are finite [R], log-probability [R], and [R, K] ids and
     log-probabilities of alternatives, of the rows from `low` on."""
     high, device = low + len(logits_RV), logits_RV.device
-    finite_R = logits_RV.amin(-1).isfinite() & logits_RV.amax(-1).isfinite()  # both hand a NaN on
+    least_R = logits_RV.amin(-1)
     for entries in plan.added:
         if part := entries.between(low, high, device):
             row, ids, value = part
             logits_RV[row, ids] += value.to(logits_RV.dtype)
-    total_R = logits_RV.logsumexp(-1)
+    total_R = _logsumexp(logits_RV)
+    finite_R = least_R.isfinite() & total_R.isfinite()  # both hand a NaN on; the sum shows +inf, the least -inf
     if part := plan.banned.between(low, high, device):
         logits_RV[part] = -torch.inf
 
-    token_R = logits_RV.argmax(-1)
+    token_R = _argmax(logits_RV)
     for entries in plan.drawn:
         if part := entries.between(low, high, device):
             for row, *settings in _strips(part):
@@ -78,6 +81,22 @@ def _choose(logits_RV: Tensor, plan: Rows, low: int) -> list[np.ndarray]:
             value_RK[row, : ids.shape[1]] = best - total_R[row, None]
     found = (token_R, logprob_R.exp(), finite_R, logprob_R.double(), ids_RK, value_RK.double())
     return [tensor.cpu().numpy() for tensor in found]
+
+
+def _logsumexp(logits_RV: Tensor) -> Tensor:
+    rows = max(1, SUM_LOGITS // logits_RV.shape[-1]) if logits_RV.device.type == "cpu" else len(logits_RV)
+    return torch.cat([part.logsumexp(-1) for part in logits_RV.split(rows)])
+
+
+def _argmax(logits_RV: Tensor) -> Tensor:
+    """int64 [R], ties by lowest id. By the maxima of runs of neighbours: torch's argmax reads one number at a time on a
+    CPU, its amax many."""
+    if logits_RV.shape[-1] % RUN:
+        return logits_RV.argmax(-1)
+    runs_RMN = logits_RV.unflatten(-1, (-1, RUN))
+    run_R1 = runs_RMN.amax(-1).argmax(-1, keepdim=True)
+    best_RN = runs_RMN.take_along_dim(run_R1[:, :, None], 1)[:, 0]
+    return run_R1[:, 0] * RUN + best_RN.argmax(-1)
 
 
 def _strips(columns: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:

@@ -45,25 +45,24 @@ class Admission:
         for sequence in self._waiting[:places]:
             if len(running) >= places:
                 return
-            found = self._cache.tree.find(root, sequence.tokens) if self._share else []
+            found = self._cache.tree.find(root, sequence.tokens[: sequence.frozen]) if self._share else []
             if self._soon(sequence, root, len(found), running):
                 continue
             if not self._room(sequence, found, running):
                 return
             self._waiting.remove(sequence)
-            pages = self._cache.match(root, sequence.tokens) if self._share else []
+            pages = self._cache.match(root, sequence.tokens[: sequence.frozen]) if self._share else []
             sequence.admit(root, pages)
             insort(running, sequence, key=_age)
 
     def _soon(self, sequence: Sequence, root: RootKey, found: int, running: Listing[Sequence]) -> bool:
         """Whether the page after those found will come from a running sequence, which then has it to compute."""
         stop = (found + 1) * sequence.page_length
-        if not self._share or stop > len(sequence.tokens):
+        if not self._share or stop > sequence.frozen:
             return False
         return any(
             other.root == root
-            and other.frozen >= stop
-            and other.waiting
+            and other.computed < stop <= other.frozen
             and np.array_equal(other.tokens[:stop], sequence.tokens[:stop])
             for other in running
         )

@@ -1,86 +1,20 @@
-"""What a sequence has committed, and the forward of the block after it: with the cache, or by full recomputation.
+"""What a sequence has committed, read as a whole by every forward: slow, and so the definition of what is right.
 
-L is the block length, C the hidden size, V the vocabulary. Both contexts give the same hidden
-states; the uncached one is the oracle of the cached one.
+L is the block length, C the hidden size, V the vocabulary.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from redraft.engine.cache import KeyValueCache
 from redraft.model.attention import Attend, MaskedAttention, block_causal_mask
 from redraft.model.network import LLaDA2
 
-PREFILL_CHUNK = 1024
-
-
-class Context(Protocol):
-    """prefill_forwards: forwards that only read committed tokens."""
-
-    prefill_forwards: int
-
-    def commit(self, tokens: np.ndarray) -> None:
-        """Appends finished blocks: int64 [n * L]."""
-        ...
-
-    def forward(self, tokens: np.ndarray) -> Tensor:
-        """Hidden states [L, C] of the block that follows the committed ones: int64 [L]."""
-        ...
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """Logits [..., V] of hidden states [..., C]."""
-        ...
-
-
-class CachedContext:
-    """Committed tokens wait until a forward needs their keys and values, and are then read by the same forward as
-    the next block's first step; only what exceeds `prefill_chunk` positions is read apart. A block that is committed
-    as the last forward saw it has its keys and values already. So no forward runs whose result nothing uses."""
-
-    def __init__(self, model: LLaDA2, capacity: int, block_length: int, *, prefill_chunk: int = PREFILL_CHUNK) -> None:
-        self.prefill_forwards = 0
-        self._model = model
-        self._block_length = block_length
-        self._chunk = max(1, prefill_chunk // block_length) * block_length
-        self._cache = KeyValueCache(model.config, capacity, block_length, device=model.device, dtype=model.dtype)
-        self._waiting = np.empty(0, dtype=np.int64)
-        self._seen: np.ndarray | None = None
-
-    def commit(self, tokens: np.ndarray) -> None:
-        if self._seen is not None and np.array_equal(tokens, self._seen):
-            self._cache.length += len(tokens)
-        else:
-            self._waiting = np.concatenate((self._waiting, tokens))
-        self._seen = None
-
-    @torch.inference_mode()
-    def forward(self, tokens: np.ndarray) -> Tensor:
-        while len(self._waiting) > self._chunk:
-            self._run(self._waiting[: self._chunk])
-            self._cache.length += self._chunk
-            self._waiting = self._waiting[self._chunk :]
-            self.prefill_forwards += 1
-        hidden = self._run(np.concatenate((self._waiting, tokens)))
-        self._cache.length += len(self._waiting)
-        self._waiting = self._waiting[:0]
-        self._seen = tokens
-        return hidden[0, -len(tokens) :]
-
-    @torch.inference_mode()
-    def head(self, hidden: Tensor) -> Tensor:
-        return self._model.head(hidden)
-
-    def _run(self, tokens: np.ndarray) -> Tensor:
-        return run(self._model, tokens, self._cache.length, self._cache.attend(len(tokens)), self._block_length)
-
 
 class UncachedContext:
-    """Every forward reads the whole sequence again. Slow; the definition of what is right."""
+    """The committed blocks of one sequence, from its first on. prefill_forwards: there are none."""
 
     def __init__(self, model: LLaDA2, block_length: int) -> None:
         self.prefill_forwards = 0
@@ -89,18 +23,34 @@ class UncachedContext:
         self._committed = np.empty(0, dtype=np.int64)
 
     def commit(self, tokens: np.ndarray) -> None:
+        """Appends finished blocks: int64 [n * L]."""
         self._committed = np.concatenate((self._committed, tokens))
 
-    @torch.inference_mode()
+    def rewrite(self, tokens: np.ndarray) -> None:
+        """Puts other tokens in the place of the last blocks: int64 [n * L]."""
+        self._committed = np.concatenate((self._committed[: -len(tokens)], tokens))
+
     def forward(self, tokens: np.ndarray) -> Tensor:
-        whole = np.concatenate((self._committed, tokens))
-        positions = torch.arange(len(whole), device=self._model.device)
-        attend = MaskedAttention(block_causal_mask(positions, positions, self._block_length))
-        return run(self._model, whole, 0, attend, self._block_length)[0, -len(tokens) :]
+        """Hidden states [L, C] of the block that follows the committed ones: int64 [L]."""
+        return self._read(self._committed, tokens)
+
+    def forward_merged(self, tokens: np.ndarray) -> Tensor:
+        """Hidden states [n * L, C] of int64 [n * L] in the place of the last committed blocks, which see each other as
+        one block would (multi-block editing)."""
+        return self._read(self._committed[: -len(tokens)], tokens)
 
     @torch.inference_mode()
     def head(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., C]."""
         return self._model.head(hidden)
+
+    @torch.inference_mode()
+    def _read(self, before: np.ndarray, last: np.ndarray) -> Tensor:
+        whole, start = np.concatenate((before, last)), len(before)
+        positions = torch.arange(len(whole), device=self._model.device)
+        mask = block_causal_mask(positions, positions, self._block_length)
+        mask[start:] = True
+        return run(self._model, whole, 0, MaskedAttention(mask), self._block_length)[0, start:]
 
 
 def run(model: LLaDA2, tokens: np.ndarray, start: int, attend: Attend, block_length: int) -> Tensor:

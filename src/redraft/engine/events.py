@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from redraft.decoding.canvas import Canvas, Change
@@ -36,3 +38,16 @@ def canvas_event(
         text_delta=text,
         completion=completion,
     )
+
+
+def pass_events(
+    request: int, choice: int, window: Sequence[Canvas], joined: Canvas, change: Change
+) -> list[CanvasEvent]:
+    """The events of a step over all blocks of a window at once: one for each block that it changed."""
+    events, start = [], 0
+    for canvas in joined.split(window):
+        own = change.part(start, start + len(canvas.tokens))
+        start += len(canvas.tokens)
+        if own:
+            events.append(canvas_event(request, choice, canvas, own))
+    return events

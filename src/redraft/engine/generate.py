@@ -7,18 +7,20 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from redraft.decoding.block import BlockRun
 from redraft.decoding.candidates import Ask, Selection
-from redraft.decoding.canvas import Canvas
+from redraft.decoding.canvas import Canvas, Change
 from redraft.decoding.modes import policy_of
+from redraft.decoding.multiblock import Window, multiblock_of
 from redraft.decoding.selection import select
 from redraft.decoding.stopping import Ending, TextStream
-from redraft.engine.context import Context
-from redraft.engine.events import canvas_event
+from redraft.engine.events import canvas_event, pass_events
 from redraft.engine.request import Request
 from redraft.types import CanvasEvent, Choice, Completion, Stats, TokenLogprob
 
@@ -29,6 +31,23 @@ class ControlIds:
 
     mask: int
     eos: frozenset[int] = frozenset()
+
+
+class Context(Protocol):
+    """What a sequence has committed, and the forwards after it; see `redraft.engine.context.UncachedContext`. The last
+    two are called for multi-block editing alone."""
+
+    prefill_forwards: int
+
+    def commit(self, tokens: np.ndarray) -> None: ...
+
+    def forward(self, tokens: np.ndarray) -> Tensor: ...
+
+    def head(self, hidden: Tensor) -> Tensor: ...
+
+    def rewrite(self, tokens: np.ndarray) -> None: ...
+
+    def forward_merged(self, tokens: np.ndarray) -> Tensor: ...
 
 
 def generate(
@@ -45,9 +64,6 @@ def generate(
     and then cut. stream: the incremental detokenizer, None when there is no text.
     """
     params = request.params
-    policy = policy_of(params)
-    seed = secrets.randbits(63) if params.seed is None else params.seed
-    selection = Selection.of(params, (control.mask,), seed=seed, choice=choice)
     ending = Ending(
         max_tokens=params.max_tokens,
         end_ids=set(params.stop_token_ids) | (set() if params.ignore_eos else control.eos),
@@ -56,45 +72,73 @@ def generate(
     )
     stats = Stats(prompt_tokens=len(request.prompt))
     started = perf_counter()
-    block, tail = divmod(len(request.prompt), block_length)
-    whole = block * block_length
-    context.commit(np.array(request.prompt[:whole], dtype=np.int64))
-    given = request.prompt[whole:]
-    left = request.prompt[whole - 1] if whole else None
+    for event in _events(context, request, block_length, control, ending, stats, choice):
+        stats.seconds += perf_counter() - started
+        if event.frozen and not stats.seconds_to_first_block:
+            stats.seconds_to_first_block = stats.seconds
+        yield event
+        started = perf_counter()  # the consumer's time is not ours
+
+
+def _events(
+    context: Context,
+    request: Request,
+    block_length: int,
+    control: ControlIds,
+    ending: Ending,
+    stats: Stats,
+    choice: int,
+) -> Iterator[CanvasEvent]:
+    params, tokens = request.params, np.array(request.prompt, dtype=np.int64)
+    policy, window = policy_of(params), Window(multiblock_of(params))
+    seed = secrets.randbits(63) if params.seed is None else params.seed
+    selection = Selection.of(params, (control.mask,), seed=seed, choice=choice)
     counts: Counter[int] = Counter()
     logprobs: list[TokenLogprob] = []
+
+    def step(run: BlockRun, hidden: Tensor, left: np.ndarray) -> Change:
+        ask = Ask(run.canvas, selection, run.policy.wanted(run.canvas), int(left[-1]) if len(left) else None, counts)
+        wanted = hidden[torch.from_numpy(ask.wanted).to(hidden.device)]
+        change = run.advance(*select(context.head, wanted, [ask]))
+        stats.forwards += 1
+        stats.drafted += len(change.drafted)
+        stats.edits += len(change.edited)
+        return change
+
+    whole = len(tokens) // block_length * block_length
+    tokens, given = tokens[:whole], request.prompt[whole:]
+    context.commit(tokens)
     while True:
-        run = BlockRun(policy, Canvas.blank(block, block_length, control.mask, given, logprobs=params.logprobs))
-        while True:
-            hidden = context.forward(run.canvas.tokens)
-            ask = Ask(run.canvas, selection, policy.wanted(run.canvas), left, counts)
-            wanted = hidden[torch.from_numpy(ask.wanted).to(hidden.device)]
-            change = run.advance(*select(context.head, wanted, [ask]))
-            stats.forwards += 1
-            stats.drafted += len(change.drafted)
-            stats.edits += len(change.edited)
-            if run.done:
-                break
-            stats.seconds += perf_counter() - started
-            yield canvas_event(request.id, choice, run.canvas, change)
-            started = perf_counter()  # the consumer's time is not ours
-        generated = run.canvas.tokens[tail:].tolist()
-        text = ending.push(generated)
-        logprobs += run.canvas.token_logprobs
-        stats.seconds += perf_counter() - started
-        if not stats.seconds_to_first_block:
-            stats.seconds_to_first_block = stats.seconds
-        if ending.reason is not None:
-            break
-        yield canvas_event(request.id, choice, run.canvas, change, frozen=True, text=text)
-        started = perf_counter()
+        canvas = Canvas.blank(len(tokens) // block_length, block_length, control.mask, given, logprobs=params.logprobs)
+        run, given, change = BlockRun(policy, canvas), (), Change()
+        while not run.done:
+            change = step(run, context.forward(run.canvas.tokens), tokens)
+            if not run.done or window.settings:
+                yield canvas_event(request.id, choice, run.canvas, change)
         context.commit(run.canvas.tokens)
-        left = generated[-1]
-        counts.update(generated)
-        block, tail, given = block + 1, 0, ()
-    stats.generated_tokens = len(ending.token_ids)
-    stats.prefill_forwards = context.prefill_forwards
-    kept = None if params.logprobs is None else logprobs[: len(ending.token_ids)]
-    answer = Choice(ending.text, ending.token_ids, ending.reason, stats, kept)
-    completion = Completion(list(request.prompt), [answer])
-    yield canvas_event(request.id, choice, run.canvas, change, frozen=True, text=text, completion=completion)
+        tokens = np.concatenate((tokens, run.canvas.tokens))
+        window.add(run)
+        for item in window.settle(ending):
+            if isinstance(item, BlockRun):
+                start = len(tokens) - len(item.canvas.tokens)
+                while not item.done:
+                    change = step(item, context.forward_merged(item.canvas.tokens), tokens[:start])
+                    yield from pass_events(request.id, choice, window.canvases, item.canvas, change)
+                context.rewrite(item.canvas.tokens)
+                tokens[start:] = item.canvas.tokens
+                continue
+            before = len(ending.token_ids)
+            text = ending.push(item.tokens[~item.prompt].tolist())
+            kept = ending.token_ids[before:]
+            counts.update(kept)
+            logprobs += item.token_logprobs[: len(kept)]
+            stats.generated_tokens, stats.prefill_forwards = len(ending.token_ids), context.prefill_forwards
+            completion = None
+            if ending.reason is not None:
+                own = None if params.logprobs is None else logprobs
+                answer = Choice(ending.text, ending.token_ids, ending.reason, stats, own)
+                completion = Completion(list(request.prompt), [answer])
+            last = Change() if window.settings else change
+            yield canvas_event(request.id, choice, item, last, frozen=True, text=text, completion=completion)
+            if completion is not None:
+                return

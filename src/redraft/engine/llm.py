@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from redraft.engine.checks import require_answerable, require_positive, token_ids
-from redraft.engine.context import PREFILL_CHUNK, UncachedContext
+from redraft.engine.context import UncachedContext
 from redraft.engine.defaults import generation_config
 from redraft.engine.engine import Engine
 from redraft.engine.generate import ControlIds, generate
@@ -27,6 +27,7 @@ from redraft.text.detokenizer import Detokenizer
 from redraft.text.tokenizer import Tokenizer
 from redraft.types import CanvasEvent, Completion, SamplingParams
 
+PREFILL_CHUNK = 1024
 Prompt = str | Sequence[int]
 Conversation = Sequence[Mapping[str, Any]]
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from redraft.engine.batch import Batch
 from redraft.engine.storage import PageStorage
@@ -77,8 +78,22 @@ class Products:
             if reading.own is not None:
                 keys, values = torch.cat((keys, k_BTGD[0, reading.own])), torch.cat((values, v_BTGD[0, reading.own]))
             for strip in reading.strips:
-                rows, seen = slice(strip.low, strip.high), strip.seen
-                out_BTHD[:, rows] = attention(q_BTHD[:, rows], keys[None, :seen], values[None, :seen], strip.mask)
+                q_BWHD = q_BTHD[:, strip.low : strip.high]
+                k_BSGD, v_BSGD = keys[None, : strip.seen], values[None, : strip.seen]
+                out_BTHD[:, strip.low : strip.high] = (
+                    full_attention(q_BWHD, k_BSGD, v_BSGD)
+                    if strip.mask is None
+                    else attention(q_BWHD, k_BSGD, v_BSGD, strip.mask)
+                )
+
+
+def full_attention(q_BWHD: Tensor, k_BSGD: Tensor, v_BSGD: Tensor) -> Tensor:
+    """`attention` without a mask. The query heads of one key-value head stand below each other as rows of one product,
+    which reads its keys once: on a CPU the kernel would prepare them again for every query head."""
+    groups, width = k_BSGD.shape[2], q_BWHD.shape[1]
+    q_BGND = q_BWHD.unflatten(2, (groups, -1)).transpose(1, 2).flatten(2, 3)  # N: W rows, each with its heads
+    out_BGND = F.scaled_dot_product_attention(q_BGND, k_BSGD.transpose(1, 2), v_BSGD.transpose(1, 2))
+    return out_BGND.unflatten(2, (width, -1)).transpose(1, 2).flatten(2, 3)
 
 
 def readings(batch: Batch, chosen: Iterable[int]) -> tuple[Reading, ...]:

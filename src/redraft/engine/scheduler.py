@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from redraft.decoding.candidates import Candidates
+from redraft.decoding.canvas import Change
 from redraft.decoding.stopping import TextStream
 from redraft.engine.admission import Admission
 from redraft.engine.answer import Answer
@@ -31,8 +32,8 @@ from redraft.types import CanvasEvent
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """What one forward does for one sequence. committed: how many positions of the span are committed already; behind
-    them stands the open block when `steps`, else the span is read for its keys and values alone."""
+    """What one forward does for one sequence. committed: how many positions of the span are committed and read for
+    their keys and values; behind them stand the blocks of the sequence's run when it `steps`."""
 
     answer: Answer
     sequence: Sequence
@@ -130,7 +131,7 @@ class Scheduler:
                 continue
             answer = self._answers[sequence.request.id]
             with self._alone(answer):
-                parts.append(Part(answer, sequence, sequence.span(count), count, count == sequence.waiting))
+                parts.append(Part(answer, sequence, sequence.span(count), count, sequence.steps(count)))
         parts = [part for part in parts if not part.answer.over]
         if not parts and self._answers and not self._outputs:
             raise EngineError(f"{len(self._admission)} sequences wait, {len(self._running)} run, and none can go on")
@@ -179,8 +180,10 @@ class Scheduler:
     def _shares(self) -> dict[int, int]:
         """How many of its waiting positions each sequence, by its order, may read in the next forward."""
         block = self.root.block_length
-        shares = {sequence.order: sequence.waiting for sequence in self._running if sequence.waiting <= block}
-        left = max(block, self._settings.forward_tokens - sum(shares.values()) - block * len(shares))
+        writing = [sequence for sequence in self._running if sequence.waiting <= sequence.lag]
+        shares = {sequence.order: sequence.waiting for sequence in writing}
+        taken = sum(sequence.waiting + len(sequence.run.canvas.tokens) for sequence in writing)
+        left = max(block, self._settings.forward_tokens - taken)
         for sequence in self._running:
             if sequence.order in shares:
                 continue
@@ -194,8 +197,7 @@ class Scheduler:
         """Pages for what the sequence reads next, at the cost of younger ones; False when it had to give way itself."""
         if sequence not in self._running:  # an older one has taken its pages just now
             return False
-        stop = sequence.computed + count + (self.root.block_length if count == sequence.waiting else 0)
-        need = -(-stop // self._page_length) - len(sequence.pages)
+        need = sequence.need(count) - len(sequence.pages)
         while need > 0:
             pages = self._cache.allocate(need)
             if pages is not None:
@@ -225,16 +227,17 @@ class Scheduler:
         self.meter.denoising_forwards += 1
         self.meter.drafted += stats.drafted - drafted
         self.meter.edits += stats.edits - edits
+        stays = sequence.window.settings is not None or not sequence.run.done
+        if stays and answer.request.events:
+            self._outputs += answer.stepped(sequence, change)
         if not sequence.run.done:
-            if answer.request.events:
-                self._outputs.append(answer.stepped(sequence, change))
             return
-        canvas, text = sequence.commit(part.span.tokens[part.committed :])
+        frozen = sequence.commit(part.span.tokens[part.committed :])
         self._publish(sequence)
         if sequence.ending.reason is not None:
             self._running.remove(sequence)
             self._cache.release(sequence.stop())
-        self._outputs.append(answer.frozen(sequence, canvas, change, text, self.meter.clock.seconds))
+        self._outputs += answer.frozen(sequence, frozen, Change() if stays else change, self.meter.clock.seconds)
         if answer.over:
             self.meter.finished += 1
             self._drop(answer)

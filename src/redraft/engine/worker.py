@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from redraft.engine import messages
+from redraft.engine.heap import keep_freed_memory
 from redraft.engine.messages import (
     Abort,
     Answer,
@@ -215,6 +216,7 @@ def _die_with_caller() -> None:
 def main(arguments: list[str], load: Callable[[EngineSpec], Runner] = load) -> int:
     """The process: exit code 0 after Stop or when the caller is gone, 1 after an error that the caller was told."""
     _die_with_caller()
+    keep_freed_memory()  # of this process alone: in a caller's own it would be theirs to decide
     faulthandler.enable()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -1,8 +1,9 @@
-"""The settings that an evaluation compares: points (threshold, edit threshold), some of which have names."""
+"""The settings that an evaluation compares: points (threshold, edit threshold), some of which have names, with or
+without multi-block editing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from redraft.decoding.modes import MODES
@@ -12,26 +13,35 @@ from redraft.types import OFF, SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One point of the sweep. edit_threshold: a number from 0 to 1, or "off". Both are checked by SamplingParams."""
+    """One point of the sweep. edit_threshold: a number from 0 to 1, or "off". mbe_blocks: 0 is no multi-block editing.
+    All are checked by SamplingParams."""
 
     threshold: float
     edit_threshold: float | str = OFF
+    mbe_blocks: int = 0
+    mbe_steps: int = 3
 
     def __post_init__(self) -> None:
         _ = self.params
 
     @classmethod
     def parse(cls, text: str) -> Setting:
-        """The setting of a key: "0.5/0" or "0.95/off"."""
-        threshold, slash, edit = text.strip().partition("/")
+        """The setting of a key: "0.5/0", "0.95/off", or "0.5/0/2x3" with two blocks in the window and three steps."""
+        threshold, slash, rest = text.strip().partition("/")
+        edit, multi, window = rest.partition("/")
         try:
             if slash:
-                return cls(float(threshold), OFF if edit == OFF else float(edit))
+                blocks, steps = (int(part) for part in window.split("x")) if multi else (0, 3)
+                if bool(multi) == bool(blocks):
+                    return cls(float(threshold), OFF if edit == OFF else float(edit), blocks, steps)
         except InvalidInput:
             raise
         except ValueError:
             pass  # not a number: the message below says what would be one
-        raise InvalidInput(f"a setting must be THRESHOLD/EDIT_THRESHOLD such as 0.5/0 or 0.95/off, got {text!r}")
+        raise InvalidInput(
+            "a setting must be THRESHOLD/EDIT_THRESHOLD such as 0.5/0 or 0.95/off, with /BLOCKSxSTEPS behind it for "
+            f"multi-block editing, got {text!r}"
+        )
 
     @property
     def edits(self) -> bool:
@@ -41,7 +51,7 @@ class Setting:
     def key(self) -> str:
         """What records and files call the setting."""
         edit = self.edit_threshold if isinstance(self.edit_threshold, str) else f"{self.edit_threshold:g}"
-        return f"{self.threshold:g}/{edit}"
+        return f"{self.threshold:g}/{edit}" + (f"/{self.mbe_blocks}x{self.mbe_steps}" if self.mbe_blocks else "")
 
     @property
     def label(self) -> str:
@@ -50,7 +60,12 @@ class Setting:
 
     @property
     def params(self) -> SamplingParams:
-        return SamplingParams(threshold=self.threshold, edit_threshold=self.edit_threshold)
+        return SamplingParams(
+            threshold=self.threshold,
+            edit_threshold=self.edit_threshold,
+            mbe_blocks=self.mbe_blocks,
+            mbe_steps=self.mbe_steps,
+        )
 
 
 def _of_mode(name: str) -> Setting:
@@ -74,11 +89,15 @@ _GRID = [Setting(threshold / 10, edit) for edit in (0.0, 0.5) for threshold in r
 _UNEDITED = [Setting(threshold, OFF) for threshold in (0.3, 0.5, 0.7)]
 # Points of the grid that have names are already there: a dict keeps the first of equals, and the order.
 SWEEP: Final = tuple(dict.fromkeys((*STANDARD, *_GRID, *_UNEDITED)))
-NAMED: Final = {"standard": STANDARD, "sweep": SWEEP}
+MULTIBLOCK: Final = (
+    SPEED,
+    *(replace(SPEED, mbe_blocks=blocks, mbe_steps=steps) for blocks in (1, 2, 4) for steps in (1, 3, 5)),
+)
+NAMED: Final = {"standard": STANDARD, "sweep": SWEEP, "multiblock": MULTIBLOCK}
 
 
 def settings_named(text: str) -> tuple[Setting, ...]:
-    """The settings of "standard", "sweep", or a list of points such as "0.5/0,0.5/off"."""
+    """The settings of "standard", "sweep", "multiblock", or a list of points such as "0.5/0,0.5/off"."""
     if text in NAMED:
         return NAMED[text]
     if "/" not in text:

@@ -18,7 +18,7 @@ import redraft
 from redraft.server.errors import of_validation
 from redraft.server.guard import Guard
 from redraft.server.logs import log
-from redraft.server.pages import add_pages, public
+from redraft.server.pages import add_pages
 from redraft.server.routes import chat, completions, responses, system
 from redraft.server.service import Service
 from redraft.server.store import Store
@@ -51,10 +51,10 @@ def make_app(service: Service, failed: Callable[[Exception], None]) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     app.openapi = lambda: _described(app)
-    add_pages(app)
+    open_to_all = add_pages(app) | {"/health", "/ready"}
     app.add_exception_handler(RequestValidationError, _refused)
     app.add_exception_handler(HTTPException, _told)
-    app.add_middleware(Guard, settings=service.settings, metrics=service.metrics, open_to_all=public)
+    app.add_middleware(Guard, settings=service.settings, metrics=service.metrics, open_to_all=open_to_all)
     if service.settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

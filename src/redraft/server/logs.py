@@ -1,4 +1,5 @@
-"""The log: one JSON object a line on standard error. What was asked and answered isn't in it, unless `log_prompts`."""
+"""The log on standard error: one JSON object a line, or plain lines in a terminal. What was asked and answered isn't in
+it, unless `log_prompts`."""
 
 from __future__ import annotations
 
@@ -26,10 +27,20 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
+class PlainFormatter(logging.Formatter):
+    """For somebody who sits before a terminal: the message, and of a request what matters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{datetime.fromtimestamp(record.created):%H:%M:%S} {record.getMessage()}"
+        found = [str(vars(record)[name]) for name in ("method", "path", "status", "seconds") if name in vars(record)]
+        text = " ".join([line, *found]) + (" s" if "seconds" in vars(record) else "")
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
 def start_logging(level: str = "INFO") -> None:
     """Sends the server's log, and uvicorn's warnings, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(PlainFormatter() if sys.stderr.isatty() else JsonFormatter())
     for name, least in (("redraft.server", level), ("uvicorn.error", "WARNING")):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

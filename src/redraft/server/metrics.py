@@ -58,21 +58,24 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.engine = EngineFigures()
         self.registry.register(self.engine)  # pyright: ignore[reportArgumentType]  # a protocol that isn't declared
-        add = {"registry": self.registry}
-        self.requests = Counter("redraft_requests", "HTTP requests", ["route", "status"], **add)
-        self.in_progress = Gauge("redraft_requests_in_progress", "HTTP requests being answered", **add)
+        own = self.registry
+        self.requests = Counter("redraft_requests", "HTTP requests", ["route", "status"], registry=own)
+        self.in_progress = Gauge("redraft_requests_in_progress", "HTTP requests being answered", registry=own)
         self.first_block = Histogram(
-            "redraft_first_block_seconds", "from a request to its first frozen block", buckets=SECONDS, **add
+            "redraft_first_block_seconds", "from a request to its first frozen block", buckets=SECONDS, registry=own
         )
         self.between_blocks = Histogram(
-            "redraft_between_blocks_seconds", "from a frozen block to the next of the answer", buckets=SECONDS, **add
+            "redraft_between_blocks_seconds",
+            "from a frozen block to the next of the answer",
+            buckets=SECONDS,
+            registry=own,
         )
-        self.prompt_tokens = Counter("redraft_prompt_tokens", "tokens of prompts", **add)
-        self.generated_tokens = Counter("redraft_generated_tokens", "tokens of answers", **add)
+        self.prompt_tokens = Counter("redraft_prompt_tokens", "tokens of prompts", registry=own)
+        self.generated_tokens = Counter("redraft_generated_tokens", "tokens of answers", registry=own)
         self.tokens_per_forward = Histogram(
-            "redraft_tokens_per_forward", "tokens of an answer by the steps on it", buckets=RATIOS, **add
+            "redraft_tokens_per_forward", "tokens of an answer by the steps on it", buckets=RATIOS, registry=own
         )
-        self.ended = Counter("redraft_answers", "answers by how they ended", ["reason"], **add)
+        self.ended = Counter("redraft_answers", "answers by how they ended", ["reason"], registry=own)
 
     def completed(self, completion: Completion) -> None:
         self.prompt_tokens.inc(len(completion.prompt_token_ids))

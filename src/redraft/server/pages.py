@@ -4,13 +4,12 @@ anything from elsewhere."""
 from __future__ import annotations
 
 import importlib.resources
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI
-from starlette.datastructures import Headers
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import Message, Receive, Scope, Send
 
 WEB = Path(__file__).parent / "web"
 STRICT = "; ".join(
@@ -46,24 +45,6 @@ START = 'SwaggerUIBundle({url: "openapi.json", dom_id: "#swagger-ui", deepLinkin
 docs = APIRouter(include_in_schema=False)
 
 
-class LockedFiles:
-    """Static files under a Content-Security-Policy; a folder's index.html stands for it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._files = StaticFiles(directory=folder, html=True)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def locked(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = Headers(raw=message["headers"]).mutablecopy()
-                headers["content-security-policy"] = STRICT
-                headers["cache-control"] = "no-cache"
-                message = message | {"headers": headers.raw}
-            await send(message)
-
-        await self._files(scope, receive, locked)
-
-
 @docs.get("/docs")
 async def docs_page() -> Response:
     return HTMLResponse(DOCS, headers={"content-security-policy": WITH_STYLES})
@@ -74,18 +55,22 @@ async def docs_start() -> Response:
     return Response(START, media_type="text/javascript")
 
 
-def add_pages(app: FastAPI, web: Path = WEB) -> None:
-    """To be called last, since the playground's folder answers to every path that nothing else does."""
+def add_pages(app: FastAPI, web: Path = WEB) -> frozenset[str]:
+    """Adds the API's description, and each file of the playground under its own path, its index.html as `/` too.
+    Returns the paths of the playground: they hold nothing of anybody's, and need no key."""
     app.include_router(docs)
     swagger = Path(str(importlib.resources.files("fastapi_offline"))) / "static"
     app.mount("/docs/static", StaticFiles(directory=swagger))
-    if web.is_dir():
-        app.mount("/", LockedFiles(web))
+    files = {f"/{file.relative_to(web).as_posix()}": file for file in sorted(web.rglob("*")) if file.is_file()}
+    if "/index.html" in files:
+        files["/"] = files["/index.html"]
+    for path, file in files.items():
+        app.add_api_route(path, _sender(file), include_in_schema=False)
+    return frozenset(files)
 
 
-def public(path: str, web: Path = WEB) -> bool:
-    """Whether a path needs no key: health, and the files of the playground, which hold nothing of anybody's."""
-    if path in ("/health", "/ready"):
-        return True
-    target = (web / path.lstrip("/")).resolve()
-    return (path == "/" or target.is_file()) and target.is_relative_to(web.resolve()) and web.is_dir()
+def _sender(file: Path) -> Callable[[], Awaitable[Response]]:
+    async def send() -> Response:
+        return FileResponse(file, headers={"content-security-policy": STRICT, "cache-control": "no-cache"})
+
+    return send

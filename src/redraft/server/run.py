@@ -15,12 +15,13 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import HANDLED_SIGNALS
 
-from redraft.errors import RedraftError
+from redraft.errors import InvalidInput, RedraftError
 from redraft.server.app import make_app
 from redraft.server.logs import log
 from redraft.server.service import Service
 from redraft.server.settings import ServerSettings
 
+BACKLOG = 2048  # connections that the system holds until they are accepted
 KEEP_ALIVE_SECONDS = 30
 LAST_SECONDS = 15  # after a drain, for the last words to those whose answers were cut
 
@@ -91,11 +92,17 @@ class Server(uvicorn.Server):
             )
         )
 
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Raises InvalidInput when the address can't be had."""
+        settings = self._service.settings
+        super().run(sockets or [listen(settings.host, settings.port)])
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         settings = self._service.settings
         port = self.servers[0].sockets[0].getsockname()[1]
-        log.info("listening on http://%s:%d", settings.host, port, extra={"settings": settings.public()})
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        log.info("listening on http://%s:%d", host, port, extra={"settings": settings.public()})
         if settings.open_to_others:
             log.warning("anybody who reaches %s may use this server; api_keys would keep others out", settings.host)
 
@@ -124,8 +131,18 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidInput(f"can't listen at host {host!r}, port {port}: {reason}; choose another") from None
+
+
 def serve(settings: ServerSettings) -> None:
-    """Serves until SIGTERM or Ctrl-C. Raises RedraftError when the model can't be loaded."""
+    """Serves until SIGTERM or Ctrl-C. Raises RedraftError when the model can't be loaded, or the address be had."""
     server = Server(Service.of(settings))
     server.run()
     if server.failure is not None:

@@ -103,7 +103,7 @@ def sampling(
         return SamplingParams(**(kept | own))
     except InvalidInput as error:
         first = str(error).split(maxsplit=1)[0]
-        named = dict.fromkeys(OPTIONS) | {name: f"redraft.{name}" for name in OPTIONS} | dict(names)
+        named = {name: f"redraft.{name}" for name in OPTIONS} | dict(names)
         raise invalid(str(error), named.get(first, first if first in fields else None)) from None
 
 
@@ -120,6 +120,7 @@ def bias(value: Mapping[str, float] | None) -> dict[int, float] | None:
 
 
 def events_asked(options: RedraftOptions | None, stream: bool) -> bool:
+    """Whether the canvas is wanted; raises ApiError when that can't be."""
     asked = options is not None and bool(options.events)
     if asked and not stream:
         raise invalid("redraft.events: the steps come in a stream only; set stream to true", "redraft.events")

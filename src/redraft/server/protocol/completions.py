@@ -53,6 +53,15 @@ class CompletionRequest(Wire):
     user: Annotated[str | None, Field(max_length=512, description="Noted in the log.")] = None
     redraft: RedraftOptions | None = None
 
+    @property
+    def several(self) -> list[str | list[int]]:
+        """The prompt as a list of prompts."""
+        given = self.prompt
+        if isinstance(given, str):
+            return [given]
+        texts_or_ids = [one for one in given if not isinstance(one, int)]
+        return [*texts_or_ids] or [[one for one in given if isinstance(one, int)]]
+
 
 class CompletionChoice(BaseModel):
     index: int

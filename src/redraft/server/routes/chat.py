@@ -44,6 +44,7 @@ async def chat_completions(request: Request, body: ChatRequest) -> Response:
 
 
 async def prepared(service: Service, body: ChatRequest) -> Chat:
+    """The request in the engine's terms. Raises ApiError for what the fields can't mean, alone and together."""
     service.require_model(body.model)
     service.engine  # noqa: B018 - 503 comes before work on the prompt
     if body.response_format is not None and body.response_format.type != "text":

@@ -78,8 +78,7 @@ async def prepare(service: Service, body: CompletionRequest) -> Continuation:
         "logprobs": body.logprobs,
     }
     params = sampling(service.defaults, fields, body.redraft, {})
-    given = body.prompt
-    several = given if isinstance(given, list) and not isinstance(given[0], int) else [given]
+    several = body.several
     prompts = [await service.prompts.encode(one) if isinstance(one, str) else one for one in several]
     params = service.fit(prompts, params, open_end=False, param="prompt")
     echoes = [await _echo(service, one) if body.echo else "" for one in several]
