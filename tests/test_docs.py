@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 STRUCTURE = (ROOT / "docs" / "structure.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+SHOWN = {".py", ".html", ".css", ".js", ".svg"}
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
@@ -131,12 +132,13 @@ def test_the_trees_of_structure_name_what_is_there() -> None:
     assert named == there
     for depth, name in packages[1]:
         assert depth or (ROOT / name).exists(), name
-    assert {top for top, _ in inner} == {"src/redraft/engine/", "src/redraft/training/"}
+    assert {top for top, _ in inner} == {"src/redraft/engine/", "src/redraft/server/", "src/redraft/training/"}
     for top, entries in inner:
         folder, paths, inside = ROOT / top, set(), ""
         for depth, name in entries:
             inside = inside if depth == 2 else name if name.endswith("/") else ""
             if not name.endswith("/"):
                 paths.add(inside + name)
-        actual = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if not path.name.startswith("_")}
+        files = [path for path in folder.rglob("*.*") if path.suffix in SHOWN and not path.name.startswith("_")]
+        actual = {str(path.relative_to(folder)) for path in files}
         assert paths == actual, top

@@ -183,6 +183,7 @@ def test_every_third_party_import_is_declared() -> None:
         "import redraft.skills",
         "from redraft.cli.main import run; assert run(['--help']) == 0",
         "from redraft.cli.main import run; assert run(['generate', '--help']) == 0",
+        "from redraft.cli.main import run; assert run(['serve', '--help']) == 0",
     ],
 )
 def test_light_imports_stay_light(code: str) -> None:

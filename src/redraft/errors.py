@@ -7,6 +7,7 @@
     ├── CheckpointError       (OSError)            files missing, foreign or mis-shaped
     ├── NumericalError        (ArithmeticError)    NaN or infinite logits or loss
     ├── EngineError           (RuntimeError)       the engine's pages do not balance, or its process is gone
+    ├── RemoteError           (RuntimeError)       a server that was asked is not there, refuses or fails
     ├── QueueFull             (RuntimeError)       as many requests wait as may wait
     └── TemplateError         (RuntimeError)       a chat template failed in its sandbox
 
@@ -43,6 +44,10 @@ class NumericalError(RedraftError, ArithmeticError):
 class EngineError(RedraftError, RuntimeError):
     """The engine's accounts of its pages do not balance, or a page was used by who doesn't hold it: a bug. Or its
     process has ended."""
+
+
+class RemoteError(RedraftError, RuntimeError):
+    """A server that was asked can't be reached, refused the request, or broke off; the message has its address."""
 
 
 class QueueFull(RedraftError, RuntimeError):

@@ -36,7 +36,7 @@ def complaint(capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
-    assert {"generate", "replay", "demo", "train", "env"} <= set(capsys.readouterr().out.split())
+    assert {"generate", "chat", "replay", "demo", "train", "env"} <= set(capsys.readouterr().out.split())
     assert run([]) == 0
     assert "Usage: redraft" in capsys.readouterr().out
 
@@ -48,7 +48,7 @@ def test_help_is_quick() -> None:
     assert float(done.stdout.splitlines()[-1]) < 0.5
 
 
-@pytest.mark.parametrize("verb", ["generate", "replay", "demo", "train", "env"])
+@pytest.mark.parametrize("verb", ["generate", "chat", "replay", "demo", "train", "env"])
 def test_every_verb_shows_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([verb, "--help"]) == 0
     assert f"Example: redraft {verb}" in capsys.readouterr().out

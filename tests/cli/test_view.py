@@ -64,6 +64,19 @@ def test_frozen_text_replaces_the_block() -> None:
     assert canvas(state).plain == "Max?\nMax has "
 
 
+def test_several_blocks_may_be_open() -> None:
+    state = ViewState()
+    one = Frame(1, 0, 0.0, (2,), ("Max",), (0.9,), drafted=frozenset({0}))
+    two = Frame(1, 1, 0.1, (3,), ("had",), (0.9,), drafted=frozenset({0}))
+    for frame in (one, two):
+        state.feed(frame)
+    assert [(cell.text, cell.status) for cell in state.cells] == [("Max", "settled"), ("had", "drafted")]
+    state.feed(Frame(2, 0, 0.2, (4,), ("Eve",), (0.9,), edited={0: "Max"}))
+    assert [(cell.text, cell.status) for cell in state.cells] == [("Eve", "edited"), ("had", "settled")]
+    state.feed(Frame(3, 0, 0.3, (4,), ("Eve",), (0.9,), frozen=True, text_delta="Eve "))
+    assert canvas(state).plain == "Eve had"
+
+
 def test_token_ids_end_where_the_answer_ends() -> None:
     assert state_after(5).token_ids == [2, 3, 4, 3, 6, 8, 1]
 

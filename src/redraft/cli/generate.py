@@ -95,7 +95,7 @@ def generate(
         raise InvalidInput(f"a trace holds one answer, so n must be 1 with --trace, got {params.n}")
     text = prompt_text(prompt, file)
     session = Session.load(model, device, dtype, threads)
-    special = session.tokenizer.special_ids
+    special = session.special_ids
     ids = text if raw else session.chat_ids(text)
     if params.n > 1:
         return _several(session.answers(ids, params), as_json, stats)
@@ -103,7 +103,7 @@ def generate(
     with ExitStack() as stack:
         frames = session.frames(ids, params)
         if trace is not None:
-            header = Header.of(model or "redraft-nano", text, raw, special, params)
+            header = Header.of(session.model, text, raw, special, params)
             frames = _traced(frames, stack.enter_context(TraceWriter(trace, header)))
         if as_json:
             reached_end = drain(frames, state)

@@ -16,12 +16,14 @@ import typer
 from typer.core import TyperGroup
 
 from redraft.cli import options
+from redraft.cli.chat import chat
 from redraft.cli.convert import convert
 from redraft.cli.demo import demo
 from redraft.cli.env import env
 from redraft.cli.eval import evaluation
 from redraft.cli.generate import generate
 from redraft.cli.replay import replay
+from redraft.cli.serve import serve
 from redraft.cli.train import train
 from redraft.errors import RedraftError
 
@@ -45,6 +47,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(generate)
+app.command()(chat)
+app.command()(serve)
 app.command()(replay)
 app.command()(demo)
 app.command()(train)

@@ -98,7 +98,7 @@ def sampling_params(**given: Any) -> SamplingParams:
     if edit is not None:
         fields["edit_threshold"] = _number_or_text(edit)
     if "logit_bias" in fields:
-        fields["logit_bias"] = dict(map(_bias, fields["logit_bias"]))
+        fields["logit_bias"] = dict(map(bias, fields["logit_bias"]))
     return SamplingParams(**fields)
 
 
@@ -109,7 +109,8 @@ def _number_or_text(text: str) -> float | str:
         return text
 
 
-def _bias(text: str) -> tuple[int, float]:
+def bias(text: str) -> tuple[int, float]:
+    """Token id and value of `ID:VALUE`."""
     token, colon, value = text.partition(":")
     if colon and token.strip().isdecimal():
         number = _number_or_text(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Session:
-    """An LLM with the tokenizer that the command can't do without."""
+    """An LLM with the tokenizer that the command can't do without. model: its name, as traces and people read it."""
 
     llm: LLM
     tokenizer: Tokenizer
+    model: str = "redraft-nano"
 
     @classmethod
     def load(cls, model: str | None, device: str | None, dtype: str | None, threads: int | None) -> Session:
@@ -35,7 +36,11 @@ class Session:
         llm = LLM(model, device=device, dtype=dtype)
         if llm.tokenizer is None:
             raise CheckpointError(f"{model} has no tokenizer.json, which the command needs to read and write text")
-        return cls(llm, llm.tokenizer)
+        return cls(llm, llm.tokenizer) if model is None else cls(llm, llm.tokenizer, model)
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        return self.tokenizer.special_ids
 
     def chat_ids(self, text: str, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Token ids of a conversation of one user message (and the tools offered with it), ready for the answer."""
@@ -46,6 +51,10 @@ class Session:
         events = self.llm.stream(prompt, params)
         began = time.monotonic()
         return (Frame.of(event, self._text, time.monotonic() - began) for event in events)
+
+    def reply(self, messages: Sequence[Mapping[str, str]], given: Mapping[str, Any]) -> Generator[Frame]:
+        """Frames of the answer to a conversation. given: settings by the names of SamplingParams."""
+        yield from self.frames(self.llm.render(messages), SamplingParams(**given))
 
     def answers(self, prompt: str | list[int], params: SamplingParams) -> list[ViewState]:
         """All answers to one request, finished."""

@@ -1,7 +1,8 @@
 """The canvas as a terminal picture: `ViewState` is fed with frames, `render` draws it. No terminal is touched here.
 
-Prompt dim; frozen text plain; in the active block a mask is a shaded cell, a token drafted in this step is bold, an
-edited one is reversed with its old text struck out before it, and the hue of each token tells its confidence.
+Prompt dim; frozen text plain; in the open block a mask is a shaded cell, a token drafted in this step is bold, an
+edited one is reversed with its old text struck out before it, and the hue of each token tells its confidence. With
+multi-block editing several blocks are open.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One generated token of the active block as it is shown; `old` is the text that an edit replaced."""
+    """One generated token of an open block as it is shown; `old` is the text that an edit replaced."""
 
     text: str
     status: Status
@@ -56,14 +57,16 @@ class Cell:
 class ViewState:
     """All that the picture depends on; `feed` moves it one step on.
 
-    text, token_ids: those of frozen blocks. block: the frame of the active block, None when it is frozen.
+    text, token_ids: those of frozen blocks. open: the latest frame of every block that isn't frozen. latest: the frame
+    of the last step.
     """
 
     prompt: str = ""
     raw: bool = False
     special_ids: frozenset[int] = frozenset()
     text: str = ""
-    block: Frame | None = None
+    open: dict[int, Frame] = field(default_factory=dict)
+    latest: Frame | None = None
     token_ids: list[int] = field(default_factory=list)
     steps: int = 0
     edits: int = 0
@@ -75,8 +78,10 @@ class ViewState:
         self.edits += frame.edits
         self.seconds = frame.seconds
         self.text += frame.text_delta
-        self.block = None if frame.frozen else frame
+        self.latest = frame
+        self.open[frame.block] = frame
         if frame.frozen:
+            del self.open[frame.block]
             self.token_ids += [token for i, token in enumerate(frame.tokens) if i not in frame.prompt]
         if frame.finish is not None:
             self.finish = frame.finish
@@ -84,16 +89,16 @@ class ViewState:
 
     @property
     def cells(self) -> list[Cell]:
-        """The generated part of the active block."""
-        frame = self.block
-        if frame is None:
-            return []
-        return [self._cell(frame, i) for i in range(len(frame.tokens)) if i not in frame.prompt]
+        """The generated part of the open blocks."""
+        frames = [self.open[block] for block in sorted(self.open)]
+        return [self._cell(frame, i) for frame in frames for i in range(len(frame.tokens)) if i not in frame.prompt]
 
     def _cell(self, frame: Frame, i: int) -> Cell:
         if i in frame.masked:
             return Cell(MASK, "masked", 0.0)
         text = self._shown(frame.tokens[i], frame.texts[i])
+        if frame is not self.latest:
+            return Cell(text, "settled", frame.confidence[i])
         if i in frame.edited:
             return Cell(text, "edited", frame.confidence[i], old=frame.edited[i])
         return Cell(text, "drafted" if i in frame.drafted else "settled", frame.confidence[i])
@@ -107,7 +112,7 @@ class ViewState:
             steps, tokens = self.finish.forwards, self.finish.tokens
             edits, seconds = self.finish.edits, self.finish.seconds
         else:
-            tokens = len(self.token_ids) + (self.block.filled if self.block else 0)
+            tokens = len(self.token_ids) + sum(frame.filled for frame in self.open.values())
             steps, edits, seconds = self.steps, self.edits, self.seconds
         rates = [f"TPF {tokens / steps:.2f}"] if steps else []
         rates += [f"TPS {tokens / seconds:.0f}"] if seconds else []
@@ -120,7 +125,7 @@ def shade(confidence: float) -> Style:
 
 
 def canvas(state: ViewState) -> Text:
-    """Prompt, frozen text and active block as one styled text."""
+    """Prompt, frozen text and open blocks as one styled text."""
     text = transcript(state)
     for cell in state.cells:
         if cell.old:

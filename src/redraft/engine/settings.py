@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from redraft.engine.defaults import generation_config
 from redraft.engine.generate import ControlIds
-from redraft.errors import CheckpointError, ConfigError, InvalidInput
+from redraft.errors import ConfigError, InvalidInput
 from redraft.model import checkpoint
 from redraft.model.config import ModelConfig
 from redraft.model.folder import checkpoint_folder
@@ -32,23 +32,6 @@ def load(
     tokenizer = Tokenizer.load(folder) if (folder / "tokenizer.json").exists() else None
     model = checkpoint.load_model(folder, device=place, dtype=precision).eval()
     return model, tokenizer, control_ids(model.config, generation, tokenizer)
-
-
-def generation_config(folder: Path) -> dict[str, Any]:
-    """The content of `generation_config.json`, {} without one. A repetition penalty is refused: it is not ours."""
-    path = folder / "generation_config.json"
-    if not path.exists():
-        return {}
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} is not readable as JSON: {error}") from None
-    if not isinstance(raw, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, got {type(raw).__name__}")
-    penalty = raw.get("repetition_penalty")
-    if penalty not in (None, 1, 1.0):
-        raise ConfigError(f"repetition_penalty={penalty!r} in {path} is not supported; it must be 1.0")
-    return raw
 
 
 def control_ids(config: ModelConfig, generation: dict[str, Any] | None = None, tokenizer: Any = None) -> ControlIds:

@@ -11,9 +11,10 @@ from torch import Tensor
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
+from redraft.engine.defaults import generation_config
 from redraft.engine.generate import ControlIds
 from redraft.engine.llm import LLM
-from redraft.engine.settings import control_ids, generation_config
+from redraft.engine.settings import control_ids
 from redraft.errors import InvalidInput
 from redraft.hf import places
 from redraft.hf.configuration import LLaDA2MoeConfig

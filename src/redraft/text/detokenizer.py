@@ -24,7 +24,9 @@ class Detokenizer:
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that these tokens complete, possibly empty. Bytes that can't become UTF-8 any more give U+FFFD."""
-        return self._utf8.decode(b"".join(self._bytes(index) for index in ids if index not in self._skip))
+        return self._utf8.decode(
+            b"".join(token_bytes(self._tokenizer, index) for index in ids if index not in self._skip)
+        )
 
     def finish(self) -> str:
         """The end of the text: U+FFFD where a character was left unfinished, else nothing. Starts afresh after."""
@@ -32,15 +34,17 @@ class Detokenizer:
         self._utf8.reset()
         return text
 
-    def _bytes(self, index: int) -> bytes:
-        token = self._tokenizer.token(index)
-        if token is None:
-            return b""
-        table = byte_of_character()
-        try:
-            return bytes(table[char] for char in token)
-        except KeyError:  # an added token is spelt as itself, and may hold characters that stand for no byte
-            return token.encode("utf-8")
+
+def token_bytes(tokenizer: Tokenizer, index: int) -> bytes:
+    """What a token adds to the text, as UTF-8 that may begin or end inside a character; b"" for an id that is none."""
+    token = tokenizer.token(index)
+    if token is None:
+        return b""
+    table = byte_of_character()
+    try:
+        return bytes(table[char] for char in token)
+    except KeyError:  # an added token is spelt as itself, and may hold characters that stand for no byte
+        return token.encode("utf-8")
 
 
 @cache
