@@ -11,9 +11,14 @@ from redraft.server.protocol.base import ErrorBody
 from redraft.server.service import Service
 from redraft.server.wire import StrictRoute
 
+EVENT = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
 STREAM: dict[str, Any] = {
-    "content": {"text/event-stream": {"schema": {"type": "string"}}},
-    "description": "The answer.",
+    "content": {"text/event-stream": {"schema": EVENT}},
+    "description": "The answer: JSON, or server-sent events with `stream`.",
 }
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorBody, "description": text}
