@@ -7,7 +7,7 @@ repeated. Noise is that of (seed, step 0, document) throughout; only diffusers d
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from redraft.hf.configuration import LLaDA2MoeConfig
 from redraft.hf.modeling import LLaDA2MoeModelLM
 from redraft.model.network import LLaDA2
 from redraft.training.build import Run
+from redraft.training.data.table import BadRows
 from redraft.training.layout import lay_out, spans
 from redraft.training.noise import NoiseConfig, add_noise
 from redraft.training.objective import DraftAndEdit, ObjectiveConfig
@@ -93,6 +94,7 @@ class _Fixed:
     samples: Sequence[Sample]
     rows: int | None = None
     fingerprint: str = ""
+    bad: BadRows = field(default_factory=BadRows)
 
     def documents(self, index: int) -> Sequence[Sample]:
         return self.samples[index : index + 1]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -34,8 +34,7 @@ class ControlIds:
 
 
 class Context(Protocol):
-    """What a sequence has committed, and the forwards after it; see `redraft.engine.context.UncachedContext`. The last
-    two are called for multi-block editing alone."""
+    """What a sequence has committed, and the forwards after it; see `redraft.engine.context.UncachedContext`."""
 
     prefill_forwards: int
 
@@ -44,6 +43,10 @@ class Context(Protocol):
     def forward(self, tokens: np.ndarray) -> Tensor: ...
 
     def head(self, hidden: Tensor) -> Tensor: ...
+
+
+class WindowContext(Context, Protocol):
+    """What multi-block editing needs besides."""
 
     def rewrite(self, tokens: np.ndarray) -> None: ...
 
@@ -59,6 +62,7 @@ def generate(
     choice: int = 0,
 ) -> Iterator[CanvasEvent]:
     """Answers one request on an empty context by its answer number `choice`; the last event carries the completion.
+    With multi-block editing the context must be a `WindowContext`.
 
     The part of the prompt that doesn't fill a block joins the first generated block. The last block is drafted whole
     and then cut. stream: the incremental detokenizer, None when there is no text.
@@ -120,11 +124,12 @@ def _events(
         window.add(run)
         for item in window.settle(ending):
             if isinstance(item, BlockRun):
+                merging = cast(WindowContext, context)
                 start = len(tokens) - len(item.canvas.tokens)
                 while not item.done:
-                    change = step(item, context.forward_merged(item.canvas.tokens), tokens[:start])
+                    change = step(item, merging.forward_merged(item.canvas.tokens), tokens[:start])
                     yield from pass_events(request.id, choice, window.canvases, item.canvas, change)
-                context.rewrite(item.canvas.tokens)
+                merging.rewrite(item.canvas.tokens)
                 tokens[start:] = item.canvas.tokens
                 continue
             before = len(ending.token_ids)
