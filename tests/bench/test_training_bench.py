@@ -19,7 +19,7 @@ from redraft.training.draft import DraftConfig
 from redraft.training.objective import ObjectiveConfig
 
 MODEL: dict[str, Any] = {
-    "vocab_size": 1536,
+    "vocab_size": sizes()["nano"].tokenizer.vocab_size,
     "hidden_size": 16,
     "intermediate_size": 24,
     "num_hidden_layers": 2,
