@@ -60,8 +60,7 @@ class PublicDecoder:
         turn = rotation(network.config, torch.arange(tokens_BT.shape[1])[None], x.dtype)
         attend = dense_attention(mask)
         for layer in cast(Iterable[Layer], network.layers):
-            x = x + layer.attention(layer.input_layernorm(x), turn, attend)
-            inner = layer.post_attention_layernorm(x)
+            x, inner = layer.after(x, attend(layer.attention.layer, *layer.before(x, turn)))
             x = x + (expert_loop(layer.mlp, inner) if isinstance(layer.mlp, MixtureOfExperts) else layer.mlp(inner))
         return network.head(network.norm(x))
 

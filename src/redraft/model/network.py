@@ -43,15 +43,15 @@ class Attention(nn.Module):
             self.query_layernorm = RMSNorm(config.head_dim, config.rms_norm_eps, **factory)
             self.key_layernorm = RMSNorm(config.head_dim, config.rms_norm_eps, **factory)
 
-    def forward(self, x_BTC: Tensor, turn: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+    def queries_keys_values(self, x_BTC: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """What `Attend` takes, rotated."""
         config = self.config
         groups = config.num_key_value_heads
         qkv = self.query_key_value(x_BTC).unflatten(-1, (-1, config.head_dim))
         q, k, v = qkv.split((config.num_attention_heads, groups, groups), dim=2)
         if config.use_qk_norm:
             q, k = self.query_layernorm(q), self.key_layernorm(k)
-        out_BTHD = attend(self.layer, rotate(q, *turn), rotate(k, *turn), v)
-        return self.dense(out_BTHD.flatten(2))
+        return rotate(q, *turn), rotate(k, *turn), v
 
 
 class SwiGLU(nn.Module):
@@ -113,8 +113,18 @@ class Layer(nn.Module):
             self.mlp = SwiGLU(config.hidden_size, config.intermediate_size, **factory)
 
     def forward(self, x_BTC: Tensor, turn: tuple[Tensor, Tensor], attend: Attend, pools_BT: Tensor | None) -> Tensor:
-        x_BTC = x_BTC + self.attention(self.input_layernorm(x_BTC), turn, attend)
-        return x_BTC + self.mlp(self.post_attention_layernorm(x_BTC), pools_BT)
+        q_BTHD, k_BTGD, v_BTGD = self.before(x_BTC, turn)
+        x_BTC, normed_BTC = self.after(x_BTC, attend(self.attention.layer, q_BTHD, k_BTGD, v_BTGD))
+        return x_BTC + self.mlp(normed_BTC, pools_BT)
+
+    def before(self, x_BTC: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """All up to attention: its rotated queries, keys and values."""
+        return self.attention.queries_keys_values(self.input_layernorm(x_BTC), turn)
+
+    def after(self, x_BTC: Tensor, out_BTHD: Tensor) -> tuple[Tensor, Tensor]:
+        """From attention to the MLP: the residual stream, and what the MLP reads."""
+        x_BTC = x_BTC + self.attention.dense(out_BTHD.flatten(2))
+        return x_BTC, self.post_attention_layernorm(x_BTC)
 
 
 def reset_parameter(

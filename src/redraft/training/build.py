@@ -14,6 +14,7 @@ from redraft.model.folder import checkpoint_folder
 from redraft.model.network import LLaDA2
 from redraft.text.build import train_tokenizer
 from redraft.text.tokenizer import Tokenizer
+from redraft.training.compile import compile_layers
 from redraft.training.data import Source, corpus, open_pairs, open_source
 from redraft.training.objective import DraftAndEdit, Draws, Objective
 from redraft.training.optimizer import Optimizer
@@ -81,7 +82,9 @@ def open_run(recipe: Recipe, *, resume: bool = True) -> Run:
     distributed = Distributed(model, recipe.parallel, ranks, dtype)
     start.fill(distributed, trained=not states(folder))
     objective = _objective(start, ranks)
-    optimizer = Optimizer(distributed, recipe.optimizer)
+    if recipe.run.compile:
+        compile_layers(model)
+    optimizer = Optimizer(distributed, recipe.optimizer, dtype)
     source = _open_data(recipe, tokenizer, model.config)
     run = Run(recipe, folder, ranks, model, distributed, optimizer, objective, tokenizer, source)
     if states(folder):

@@ -18,10 +18,11 @@ from redraft.training.recipe import OptimizerConfig
 class Optimizer:
     """AdamW, or Muon for the matrices inside the layers and AdamW for the rest, as one object with one state.
 
-    Both work on plain local tensors, this process's rows of each parameter that is trained.
+    Both work on plain local tensors, this process's rows of each parameter that is trained. dtype: of Muon's products,
+    None for the weights' own.
     """
 
-    def __init__(self, distributed: Distributed, config: OptimizerConfig):
+    def __init__(self, distributed: Distributed, config: OptimizerConfig, dtype: torch.dtype | None = None):
         self.distributed, self.config = distributed, config
         self.trained = {name: p for name, p in distributed.model.named_parameters() if p.requires_grad}
         self.held = {name: _local(parameter) for name, parameter in self.trained.items()}
@@ -41,8 +42,9 @@ class Optimizer:
         if hidden:
             pieces = {self.held[name]: distributed.pieces[name] for name in hidden}
             matrices = [(name, p) for name, p in self.held.items() if name in hidden]
+            decay = config.weight_decay
             self.parts.append(
-                Muon(matrices, pieces, distributed.ranks, lr=config.muon_rate, weight_decay=config.weight_decay)
+                Muon(matrices, pieces, distributed.ranks, lr=config.muon_rate, weight_decay=decay, dtype=dtype)
             )
         self.rates = [config.rate, config.muon_rate][: len(self.parts)]
 

@@ -120,7 +120,9 @@ class BatchConfig:
 class RunConfig:
     """output: folder of the run. processes: data-parallel processes on this machine; on a CPU, one a core with a thread
     each trains faster than one with many threads. precision: "float32", "bfloat16" (autocast), or "auto": bfloat16
-    where the processor multiplies it natively. save_every: steps between checkpoints; keep: the latest ones kept.
+    where the processor multiplies it natively. compile: fuse the layers' small operations by torch.compile, which takes
+    a minute at the start and, on a CPU, a C++ compiler. save_every: steps between checkpoints; keep: the latest ones
+    kept.
 
     evaluate_every: steps between evaluations (0: none), each of a checkpoint that is kept while its score is among the
     best. evaluate: "skills", the accuracy on held-out items at the modes quality and speed, or "elbo", the bound on the
@@ -135,6 +137,7 @@ class RunConfig:
     output: str = "runs/redraft"
     processes: int = 1
     precision: str = "auto"
+    compile: bool = False
     save_every: int = 200
     keep: int = 2
     evaluate_every: int = 0

@@ -9,7 +9,7 @@ D head width; Q queries and K keys of one product.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -31,8 +31,9 @@ def visibility(layout: Layout, noisy: Noisy) -> Attend:
 
 @dataclass(frozen=True)
 class _Product:
-    """One attention product. Queries are rows of the clean part (copies None) or of every noisy copy; clean, own: the
-    keys, from the clean part and from the same copy. mask: bool [M or 1, 1, Q, K], None where all is visible."""
+    """One attention product inside a document. Queries are rows of its clean part (own None) or of each of its noisy
+    copies; clean, own: the keys, from the clean part and from the same copy. All count from the document's own start.
+    mask: bool [M or 1, 1, Q, K], None where all is visible."""
 
     queries: slice
     clean: slice
@@ -47,57 +48,68 @@ class DocumentAttention:
     the largest mask is [M, CHUNK, document]."""
 
     def __init__(self, layout: Layout, noisy: Noisy, chunk: int = CHUNK):
-        self.clean, self.copies = layout.clean_S.numel(), layout.copies
+        self.copies = layout.copies
+        self.clean_sizes = [document.clean.stop - document.clean.start for document in layout.documents]
+        self.noisy_sizes = [document.noisy.stop - document.noisy.start for document in layout.documents]
         self.products = [
-            product
+            (_clean_products(layout, document, chunk), _noisy_products(layout, noisy, document, chunk))
             for document in layout.documents
-            for product in (
-                *_clean_products(layout, document, chunk),
-                *_noisy_products(layout, noisy, document, chunk),
-            )
         ]
 
     def __call__(self, layer: int, q_BTHD: Tensor, k_BTGD: Tensor, v_BTGD: Tensor) -> Tensor:
-        (qc, qn), (kc, kn), (vc, vn) = (self._parts(x) for x in (q_BTHD, k_BTGD, v_BTGD))
         clean, noisy = [], []
-        for product in self.products:
-            k, v = kc[:, product.clean], vc[:, product.clean]
-            if product.own is None:
-                clean.append(attention(qc[:, product.queries], k, v, product.mask))
-                continue
-            if product.clean.stop > product.clean.start:
-                k = torch.cat((k.expand(self.copies, -1, -1, -1), kn[:, product.own]), dim=1)
-                v = torch.cat((v.expand(self.copies, -1, -1, -1), vn[:, product.own]), dim=1)
-            else:
-                k, v = kn[:, product.own], vn[:, product.own]
-            noisy.append(attention(qn[:, product.queries], k, v, product.mask))
-        out = torch.cat(noisy, dim=1).flatten(0, 1).unsqueeze(0)
-        return torch.cat((*clean, out), dim=1)
+        # In the queries' dtype also under autocast: CPUs take several times longer for the backward in bfloat16.
+        with torch.autocast(q_BTHD.device.type, enabled=False):
+            queries, keys, values = (self._by_document(x.to(q_BTHD.dtype)) for x in (q_BTHD, k_BTGD, v_BTGD))
+            for (of_clean, of_noisy), (qc, qn), (kc, kn), (vc, vn) in zip(
+                self.products, queries, keys, values, strict=True
+            ):
+                for product in of_clean:
+                    k, v = _rows(kc, product.clean), _rows(vc, product.clean)
+                    clean.append(attention(_rows(qc, product.queries), k, v, product.mask))
+                for product in of_noisy:
+                    k, v = self._joined(kc, kn, product), self._joined(vc, vn, product)
+                    noisy.append(attention(_rows(qn, product.queries), k, v, product.mask))
+            out = torch.cat(noisy, dim=1).flatten(0, 1).unsqueeze(0)
+            return torch.cat((*clean, out), dim=1)
 
-    def _parts(self, x_BTHD: Tensor) -> tuple[Tensor, Tensor]:
-        """[1, S, ...] and [M, N, ...] of [1, T, ...]."""
-        return x_BTHD[:, : self.clean], x_BTHD[0, self.clean :].unflatten(0, (self.copies, -1))
+    def _by_document(self, x_BTHD: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each document's clean part [1, s, ...] and noisy copies [M, n, ...] of [1, T, ...]. By splits, not slices:
+        the gradient of a slice is as large as what it was cut from."""
+        clean, noisy = x_BTHD.split((sum(self.clean_sizes), self.copies * sum(self.noisy_sizes)), dim=1)
+        noisy = noisy[0].unflatten(0, (self.copies, -1))
+        return zip(clean.split(self.clean_sizes, dim=1), noisy.split(self.noisy_sizes, dim=1), strict=True)
+
+    def _joined(self, clean: Tensor, noisy: Tensor, product: _Product) -> Tensor:
+        """Keys or values that a product of noisy queries reads."""
+        own = _rows(noisy, product.own)
+        if product.clean.stop == 0:
+            return own
+        return torch.cat((_rows(clean, product.clean).expand(self.copies, -1, -1, -1), own), dim=1)
+
+
+def _rows(x_BTHD: Tensor, rows: slice) -> Tensor:
+    return x_BTHD if (rows.start, rows.stop) == (0, x_BTHD.shape[1]) else x_BTHD[:, rows]
 
 
 def _clean_products(layout: Layout, document: Document, chunk: int) -> list[_Product]:
-    start, stop = document.clean.start, document.clean.stop
+    block_K = layout.clean_position_S[document.clean] // layout.block_length
+    size = len(block_K)
     step = max(chunk // layout.block_length, 1) * layout.block_length
     out = []
-    for first in range(start, stop, step):
-        last = min(first + step, stop)
-        block_Q = layout.clean_position_S[first:last] // layout.block_length
-        block_K = layout.clean_position_S[start:last] // layout.block_length
-        mask = block_Q.unsqueeze(1) >= block_K
-        out.append(_Product(slice(first, last), slice(start, last), None, _masked(mask[None])))
+    for first in range(0, size, step):
+        last = min(first + step, size)
+        mask = block_K[first:last].unsqueeze(1) >= block_K[:last]
+        out.append(_Product(slice(first, last), slice(0, last), slice(0, 0), _masked(mask[None])))
     return out
 
 
 def _noisy_products(layout: Layout, noisy: Noisy, document: Document, chunk: int) -> list[_Product]:
-    start, stop = document.noisy.start, document.noisy.stop
-    run_MN = noisy.run_MN[:, start:stop]
-    starts = torch.unique_consecutive(layout.unit_N[start:stop], return_counts=True)[1].cumsum(0)
+    run_MN = noisy.run_MN[:, document.noisy]
+    size = run_MN.shape[1]
+    starts = torch.unique_consecutive(layout.unit_N[document.noisy], return_counts=True)[1].cumsum(0)
     # Chunks end where a run of every copy ends, so that the keys of a chunk's own copy are the chunk itself.
-    ends = [int(end) for end in starts if end == stop - start or bool((run_MN[:, end] != run_MN[:, end - 1]).all())]
+    ends = [int(end) for end in starts if end == size or bool((run_MN[:, end] != run_MN[:, end - 1]).all())]
     out, first = [], 0
     for i, end in enumerate(ends):
         if i + 1 < len(ends) and ends[i + 1] - first <= chunk:
@@ -107,9 +119,8 @@ def _noisy_products(layout: Layout, noisy: Noisy, document: Document, chunk: int
         most = min(int(seen.max()), document.clean.stop - document.clean.start)
         clean = torch.arange(most, device=seen.device) < seen.unsqueeze(-1)
         own = run.unsqueeze(2) == run.unsqueeze(1)
-        keys = slice(document.clean.start, document.clean.start + most)
-        queries = slice(start + first, start + end)
-        out.append(_Product(queries, keys, queries, _masked(torch.cat((clean, own), dim=2))))
+        queries = slice(first, end)
+        out.append(_Product(queries, slice(0, most), queries, _masked(torch.cat((clean, own), dim=2))))
         first = end
     return out
 
