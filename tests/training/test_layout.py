@@ -122,9 +122,9 @@ def test_flex_attention_implements_the_definition() -> None:
 def test_no_mask_of_a_long_document_is_larger_than_a_chunk_of_it() -> None:
     rng = np.random.default_rng(0)
     layout = lay_out([conversation(rng, [(0, 8192)])], 32, (EOS,), copies=2)
-    products = DocumentAttention(layout, noise(layout)).products
-    sizes = [product.mask.numel() for product in products if product.mask is not None]
-    assert max(sizes) <= 2 * 512 * (8192 + 512) and len(products) == 32
+    ((clean, noisy),) = DocumentAttention(layout, noise(layout)).products
+    sizes = [product.mask.numel() for product in (*clean, *noisy) if product.mask is not None]
+    assert max(sizes) <= 2 * 512 * (8192 + 512) and len(clean) == len(noisy) == 16
 
 
 def test_only_what_a_loss_reaches_is_laid_out() -> None:
