@@ -115,7 +115,7 @@ class Ours:
         line = train_step(run)
         layout = lay_out(task.samples[:documents], length, eos)
         scored = int(layout.supervised_N.sum()) * self._objective.copies
-        return Outcome(line["loss"], line["gradient_norm"], int(line["tokens"]), scored)
+        return Outcome(line["loss"], line["gradient_norm"], int(line["positions"]), scored)
 
 
 class Public:

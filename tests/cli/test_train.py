@@ -27,7 +27,7 @@ class Clock:
 
 
 def step(number: int) -> dict[str, float]:
-    return {"step": number, "loss": 3.0, "draft_loss": 1.25, "edit_loss": 0.5, "tokens_per_second": 1234.5}
+    return {"step": number, "loss": 3.0, "draft_loss": 1.25, "edit_loss": 0.5, "positions_per_second": 1234.5}
 
 
 def test_plain_lines_come_now_and_then_with_the_time_left_at_the_pace_since_the_start(
@@ -42,15 +42,15 @@ def test_plain_lines_come_now_and_then_with_the_time_left_at_the_pace_since_the_
             progress.show(step(number))
             if number == 950:
                 clock.now += 30
-                progress.show({"step": 950, "tokens": 9, "eval_score": 0.5, "eval_Q_accuracy": 0.6})
+                progress.show({"step": 950, "positions": 9, "eval_score": 0.5, "eval_Q_accuracy": 0.6})
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "continues after step 900 of 1000"
-    assert lines[1] == "901/1000  draft 1.250  edit 0.500  1,234 tokens/s  4:57 left"  # 99 steps of 3 s
+    assert lines[1] == "901/1000  draft 1.250  edit 0.500  1,234 positions/s  4:57 left"  # 99 steps of 3 s
     assert lines[2].startswith("905/1000") and lines[3].startswith("909/1000")
     assert "950/1000  evaluation: score 0.500  Q accuracy 0.600" in lines
     after = next(line for line in lines if line.startswith("951/1000"))
     assert after.endswith("  2:56 left")  # 49 steps of (51 * 3 + 30) / 51 s, the time of the evaluation included
-    assert lines[-1] == "1000/1000  draft 1.250  edit 0.500  1,234 tokens/s"
+    assert lines[-1] == "1000/1000  draft 1.250  edit 0.500  1,234 positions/s"
     assert len(lines) < 32
 
 
@@ -58,7 +58,7 @@ def test_a_fresh_run_continues_nothing(capsys: pytest.CaptureFixture[str]) -> No
     with Progress(2, Clock()) as progress:
         progress.show({"step": 0})
         progress.show(step(1))
-    assert capsys.readouterr().err.splitlines() == ["1/2  draft 1.250  edit 0.500  1,234 tokens/s  0s left"]
+    assert capsys.readouterr().err.splitlines() == ["1/2  draft 1.250  edit 0.500  1,234 positions/s  0s left"]
 
 
 def test_numbers_as_they_are_shown() -> None:

@@ -15,8 +15,8 @@ from redraft.training.metrics import PANELS, MetricsFile, draw_curves, read_line
 from redraft.training.recipe import Recipe, RunConfig
 from redraft.training.trackers import open_tracker
 
-STEP = {"step": 3, "tokens": 90, "loss": 1.5, "draft_loss": 1.0, "edit_loss": 0.5, "draft_accuracy": 0.25}
-EVALUATION = {"step": 3, "tokens": 90, "eval_score": 0.5, "eval_Q_accuracy": 0.6, "eval_S_accuracy": 0.4}
+STEP = {"step": 3, "positions": 90, "loss": 1.5, "draft_loss": 1.0, "edit_loss": 0.5, "draft_accuracy": 0.25}
+EVALUATION = {"step": 3, "positions": 90, "eval_score": 0.5, "eval_Q_accuracy": 0.6, "eval_S_accuracy": 0.4}
 
 
 def test_metrics_of_steps_that_are_run_again_are_dropped(tmp_path: Path) -> None:
@@ -26,6 +26,18 @@ def test_metrics_of_steps_that_are_run_again_are_dropped(tmp_path: Path) -> None
     metrics.write(step=2, again=True)
     metrics.close()
     assert read_lines(path) == [{"step": 1}, {"step": 2, "again": True}]
+
+
+def test_a_run_whose_metrics_have_earlier_names_goes_on_under_todays(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "tokens": 9, "tokens_per_second": 3.0, "loss": 2.0, "rate": 0.5}\n')
+    metrics = MetricsFile(path, step=1)
+    metrics.write(step=2, positions=18, loss=1.0)
+    metrics.close()
+    first = {"step": 1, "positions": 9, "positions_per_second": 3.0, "loss": 2.0, "learning_rate_factor": 0.5}
+    assert read_lines(path) == [first, {"step": 2, "positions": 18, "loss": 1.0}]
+    draw_curves(path, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_full_disk_is_a_checkpoint_error(tmp_path: Path) -> None:
@@ -49,8 +61,8 @@ def test_streams_are_whatever_the_objective_reports() -> None:
     ("lines", "panels"),
     [
         ([STEP, EVALUATION], ["loss", "accuracy"]),
-        ([{"step": 1, "tokens": 9, "loss": 0.7, "preference_loss": 0.7, "margin": -0.1}], ["loss", "margin"]),
-        ([{"step": 1, "tokens": 9, "loss": 2.0}, {"step": 1, "tokens": 9, "eval_bits": 3.0}], ["loss", "bits"]),
+        ([{"step": 1, "positions": 9, "loss": 0.7, "preference_loss": 0.7, "margin": -0.1}], ["loss", "margin"]),
+        ([{"step": 1, "positions": 9, "loss": 2.0}, {"step": 1, "positions": 9, "eval_bits": 3.0}], ["loss", "bits"]),
     ],
 )
 def test_the_picture_shows_what_the_metrics_hold(
@@ -123,7 +135,7 @@ def test_a_hosted_tracker_gets_every_line_and_resumes_its_run(
     assert first["name"].startswith(tmp_path.name) and first.get("id") == (first["name"] if kind == "wandb" else None)
     assert package.logged[0][0]["train/draft_loss"] == 1.0 and package.logged[0][1] == 3
     assert package.logged[1][0] == {
-        "train/tokens": 90,
+        "train/positions": 90,
         "eval/score": 0.5,
         "eval/Q_accuracy": 0.6,
         "eval/S_accuracy": 0.4,

@@ -74,7 +74,7 @@ def reference() -> list[dict[str, float]]:
 
 
 def assert_same(lines: list[dict[str, float]], expected: list[dict[str, float]]) -> None:
-    for key in ("loss", "draft_loss", "edit_loss", "draft_accuracy", "gradient_norm", "worst_load", "tokens"):
+    for key in ("loss", "draft_loss", "edit_loss", "draft_accuracy", "gradient_norm", "worst_load", "positions"):
         assert [line[key] for line in lines] == pytest.approx([line[key] for line in expected], rel=1e-9), key
 
 

@@ -123,7 +123,7 @@ class Progress:
             # Above the bar, where it stays.
             self._bar.console.print(f"{step}/{self._steps}  {scores(evaluation)}", soft_wrap=True)
         else:
-            numbers = f"{losses(line)}  {line['tokens_per_second']:,.0f} tokens/s"
+            numbers = f"{losses(line)}  {line['positions_per_second']:,.0f} positions/s"
             if step < self._steps:
                 numbers += f"  {duration(self._left(step))} left"
             self._bar.update(self._task, completed=step, description=numbers)

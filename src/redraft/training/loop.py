@@ -188,7 +188,7 @@ class Log:
             self.report(line)
 
     def evaluation(self, results: Line) -> None:
-        line = {"step": self.run.step, "tokens": self.run.positions, **results}
+        line = {"step": self.run.step, "positions": self.run.positions, **results}
         self._write(line)
         if self.report:
             self.report(line)

@@ -9,6 +9,8 @@ from typing import Any
 
 from redraft.errors import CheckpointError
 
+RENAMED = {"tokens": "positions", "tokens_per_second": "positions_per_second", "rate": "learning_rate_factor"}
+
 
 class MetricsFile:
     """One JSON object a line. Opening after `step` steps drops the lines of later ones: they will be run again.
@@ -44,13 +46,14 @@ class MetricsFile:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a metrics file; a last line that was cut off by a crash is dropped."""
+    """The whole lines of a metrics file, earlier names of metrics replaced by those of today; a last line that was cut
+    off by a crash is dropped."""
     if not path.exists():
         return []
     out = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            out.append(json.loads(line))
+            out.append({RENAMED.get(name, name): value for name, value in json.loads(line).items()})
         except json.JSONDecodeError:
             break
     return out
@@ -104,7 +107,7 @@ def draw_curves(metrics: Path, picture: Path) -> None:
             having = [line for line in lines if name in line]
             style = {"marker": "o", "markersize": 3} if name.startswith("eval_") else {}
             axis.plot(
-                [line["tokens"] / 1e6 for line in having],
+                [line["positions"] / 1e6 for line in having],
                 [line[name] for line in having],
                 label=name.replace("_", " "),
                 linewidth=1,

@@ -59,11 +59,11 @@ def train_step(run: Run) -> dict[str, float]:
     run.seconds += seconds
     return {
         "step": run.step,
-        "tokens": run.positions,
+        "positions": run.positions,
         "seconds": round(run.seconds, 2),
-        "tokens_per_second": round(counts["positions"] / seconds, 1),
+        "positions_per_second": round(counts["positions"] / seconds, 1),
         **line,
-        "rate": factor,
+        "learning_rate_factor": factor,
         "gradient_norm": norm,
         "worst_load": worst_load,
     }
