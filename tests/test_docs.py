@@ -77,7 +77,8 @@ def test_every_sampling_field_stands_in_its_guide_with_its_default() -> None:
 def test_every_metric_stands_in_the_guide(tmp_path: Path) -> None:
     cells = "".join(re.findall(r"^\|([^|]+)\|", section("metrics.jsonl"), re.MULTILINE))
     documented = set(re.findall(r"`([a-z_]+)`", cells))
-    names = train_step(open_run(tiny_recipe(tmp_path, "objective.confidence=0.1"))).keys()
+    options = ("objective.confidence=0.1", "objective.balance_weight=0.01")
+    names = train_step(open_run(tiny_recipe(tmp_path, *options))).keys()
     pairs = PreferenceObjective(PreferenceConfig(), 1, 32, None)
     sums = "preference chosen margin won chosen_reward rejected_reward".split()
     names |= pairs.report(dict.fromkeys(sums, 0.0), dict.fromkeys(["pairs", "chosen"], 1.0)).keys()

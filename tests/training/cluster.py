@@ -48,6 +48,7 @@ class Case:
     length: int = 36
     kind: str = "muon"
     share: float = 0.0
+    balance_weight: float = 0.0
     steps: int = 4
     model: tuple[tuple[str, Any], ...] = ()
 
@@ -64,7 +65,7 @@ def open_case(case: Case, folder: Path | None = None) -> Run:
     )
     distributed = Distributed(model, case.parallel, ranks)
     optimizer = Optimizer(distributed, recipe.optimizer)
-    config = ObjectiveConfig(noise=NoiseConfig(), mtf=DraftConfig(share=case.share))
+    config = ObjectiveConfig(noise=NoiseConfig(), mtf=DraftConfig(share=case.share), balance_weight=case.balance_weight)
     tokenizer: Any = SimpleNamespace(vocab_size=48, special_ids=frozenset({40}), eos_ids=(EOS,))
     run = Run(
         recipe=recipe,

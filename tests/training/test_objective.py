@@ -136,7 +136,7 @@ def test_the_streams_split_the_supervised_positions() -> None:
     assert sums["wrong"] > 0 and sums["draft_loss"] > 0 and sums["edit_loss"] > 0
 
 
-@pytest.mark.parametrize("changes", [{}, {"weighting": "elbo", "confidence": 0.3}])
+@pytest.mark.parametrize("changes", [{}, {"weighting": "elbo", "confidence": 0.3}, {"balance_weight": 0.7}])
 def test_the_sums_of_forwards_add_up(changes: dict[str, Any]) -> None:
     model = tiny_model(**MODEL)
     config = ObjectiveConfig(copies=2, mtf=DraftConfig(share=0.7), **changes)
@@ -170,6 +170,7 @@ def test_elbo_weights_are_one_over_t() -> None:
         ObjectiveConfig(copies=2, noise=NoiseConfig(merge=0.7, levels="antithetic")),
         ObjectiveConfig(copies=2, weighting="elbo", confidence=0.5, noise=NoiseConfig(complementary=True)),
         ObjectiveConfig(mtf=DraftConfig(share=1.0, rounds=3, train_rounds="all"), draft_weight=0.3, edit_weight=2.0),
+        ObjectiveConfig(copies=2, mtf=DraftConfig(share=1.0, train_rounds="all"), balance_weight=3.0),
     ],
 )
 def test_the_gradient_is_that_of_finite_differences(config: ObjectiveConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,6 +258,8 @@ def test_all_rounds_or_the_last_carry_loss() -> None:
     [
         (ObjectiveConfig, {"copies": 0}, "copies"),
         (ObjectiveConfig, {"weighting": "1/t"}, "flat"),
+        (ObjectiveConfig, {"balance_weight": -0.1}, "objective.balance_weight must be at least 0"),
+        (ObjectiveConfig, {"kind": "preference", "balance_weight": 0.1}, "no effect with objective.kind"),
         (ObjectiveConfig, {"draft_weight": 0.0, "edit_weight": 0.0}, "both"),
         (ObjectiveConfig, {"copies": 3, "noise": NoiseConfig(complementary=True)}, "even"),
         (ObjectiveConfig, {"copies": 1, "noise": NoiseConfig(levels="antithetic")}, "antithetic needs an even"),

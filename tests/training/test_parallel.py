@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,9 @@ OTHERS = {
     # Two processes draft on different numbers of documents, and one of them on none at times.
     "drafts": Case(parallel=BOTH, share=0.3, model=(("block_routing", 3),)),
     "adamw": Case(parallel=BOTH, kind="adamw"),
+    "balance loss": Case(
+        parallel=ParallelConfig(data="shard", experts=2, recompute=True), share=0.3, balance_weight=0.5
+    ),
     # Rows that the processes can't share evenly, and a tied head.
     "uneven": Case(
         parallel=SHARD, model=(("hidden_size", 18), ("intermediate_size", 7), ("tie_word_embeddings", True))
@@ -51,7 +55,7 @@ OTHERS = {
 
 def one_forward(case: Case) -> list[dict[str, float]]:
     """The metrics of the same training in one process and one forward a step."""
-    return trained(Case(length=200, kind=case.kind, share=case.share, model=case.model))
+    return trained(replace(case, parallel=ParallelConfig(), length=200))
 
 
 def write_lines(folder: str) -> None:

@@ -16,12 +16,12 @@ from tests.training.test_objective import _fixed_routes
 
 from redraft.errors import ConfigError
 from redraft.model.network import LLaDA2
+from redraft.model.router import routers
 from redraft.training import preference
 from redraft.training.layout import lay_out
 from redraft.training.likelihood import document_elbo, elbo_masks
 from redraft.training.lora import LoraConfig, add_lora, is_adapted
 from redraft.training.objective import Draws
-from redraft.training.optimizer import routers
 from redraft.training.preference import PreferenceConfig, PreferenceObjective, adapters_off
 from redraft.types import Pair, Sample
 

@@ -20,10 +20,12 @@ class Router(nn.Module):
 
     `weight` and `expert_bias` stay in float32 (float64 in a float64 model) whatever the rest is cast to.
     `load`: pairs routed to each expert since the trainer last read it; counted in training forwards only.
+    `observe`: if it is set, called in every forward with the scores [N, E] and the chosen ids [N, K].
     """
 
     expert_bias: Tensor
     load: Tensor
+    observe: Callable[[Tensor, Tensor], None] | None = None
 
     def __init__(self, config: ModelConfig, device=None, dtype=None):
         super().__init__()
@@ -53,6 +55,8 @@ class Router(nn.Module):
         if self.training and torch.is_grad_enabled():
             counted = ids_NK if pools_N is None else ids_NK[pools_N >= 0]  # padding is no load
             self.load += torch.bincount(counted.flatten(), minlength=config.num_experts).to(self.load.dtype)
+        if self.observe is not None:
+            self.observe(score_NE, ids_NK)
         weight_NK = score_NE.gather(1, ids_NK)
         weight_NK = weight_NK / (weight_NK.sum(dim=-1, keepdim=True) + 1e-20) * config.routed_scaling_factor
         return ids_NK, weight_NK
@@ -88,3 +92,8 @@ class Router(nn.Module):
         return (
             torch.where(enough_N.unsqueeze(1), grouped_NE, pooled_NE).topk(config.num_experts_per_tok, dim=-1).indices
         )
+
+
+def routers(module: nn.Module) -> list[Router]:
+    """Those inside a module; with adapters also the ones that a trained copy stands in for."""
+    return [part for part in module.modules() if isinstance(part, Router)]

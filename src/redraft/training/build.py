@@ -99,6 +99,10 @@ def _objective(start: Start, ranks: Ranks) -> Objective:
     trained one without its adapters."""
     recipe = start.recipe
     config, length = recipe.objective, start.config.block_length
+    if config.balance_weight and not start.config.num_moe_layers:
+        raise ConfigError(
+            f"objective.balance_weight is for models with routers, this one has none; got {config.balance_weight}"
+        )
     if config.kind == "documents":
         return DraftAndEdit(config, length)
     reference = None if recipe.lora else start.reference(ranks)

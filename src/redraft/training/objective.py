@@ -7,6 +7,7 @@ says what they leave open. Every variant is a setting of this one objective. Sha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from redraft.errors import ConfigError
 from redraft.kernels.cross_entropy import head_cross_entropy
 from redraft.model.network import LLaDA2
+from redraft.training.balance import DocumentBalance
 from redraft.training.draft import DraftConfig, drafts
 from redraft.training.forward import noisy_hidden
 from redraft.training.layout import Layout, lay_out
@@ -31,7 +33,8 @@ class ObjectiveConfig:
 
     copies: noisy copies over one clean copy. draft_weight, edit_weight: of the two streams, each a mean over its own
     positions. weighting: "flat", or "elbo": 1/t at a position masked with probability t, a mean over all positions that
-    could have been masked. confidence: weight of the entropy at masked positions that are predicted right (CAP)."""
+    could have been masked. confidence: weight of the entropy at masked positions that are predicted right (CAP).
+    balance_weight: of the routers' sequence-wise balance loss in each layer, a mean over documents."""
 
     kind: str = "documents"
     copies: int = 1
@@ -39,6 +42,7 @@ class ObjectiveConfig:
     edit_weight: float = 1.0
     weighting: str = "flat"
     confidence: float = 0.0
+    balance_weight: float = 0.0
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     mtf: DraftConfig = field(default_factory=DraftConfig)
     preference: PreferenceConfig = field(default_factory=PreferenceConfig)
@@ -51,7 +55,7 @@ class ObjectiveConfig:
             raise ConfigError(f"objective.noise.complementary needs an even objective.copies, got {self.copies}")
         if self.noise.levels == "antithetic" and self.copies % 2:
             raise ConfigError(f"objective.noise.levels antithetic needs an even objective.copies, got {self.copies}")
-        for name in ("draft_weight", "edit_weight", "confidence"):
+        for name in ("draft_weight", "edit_weight", "confidence", "balance_weight"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"objective.{name} must be at least 0, got {getattr(self, name)}")
         if not self.draft_weight + self.edit_weight > 0:
@@ -139,18 +143,22 @@ class DraftAndEdit:
             "masked": masked,
             "draft": masked if config.weighting == "flat" else maskable,
             "edit": len(rounds) * layout.copies * int(layout.supervised_N.sum()) - masked,
+            "documents": len(rounds) * len(layout.documents),
         }
         return Prepared(layout, tuple(rounds), counts)
 
     def loss(self, model: LLaDA2, prepared: Prepared, counts: dict[str, float]) -> tuple[Tensor, dict[str, float]]:
         total = torch.zeros((), device=model.device)
         sums: dict[str, float] = dict.fromkeys(SUMS, 0.0)
-        for noisy in prepared.rounds:
-            part, of_round = self._round(model, prepared.layout, noisy, counts)
-            total = total + part
-            for name, value in of_round.items():
-                sums[name] += float(value)
-        return total, sums
+        balance = DocumentBalance(prepared.layout)
+        with balance.watching(model) if self.config.balance_weight else nullcontext():
+            for noisy in prepared.rounds:
+                part, of_round = self._round(model, prepared.layout, noisy, counts)
+                total = total + part
+                for name, value in of_round.items():
+                    sums[name] += float(value)
+        sums["balance"] = float(balance.total.detach())
+        return total + self.config.balance_weight * balance.total / counts["documents"], sums
 
     def _round(
         self, model: LLaDA2, layout: Layout, noisy: Noisy, counts: dict[str, float]
@@ -193,7 +201,8 @@ class DraftAndEdit:
         out = {
             "loss": config.draft_weight * draft_loss
             + config.edit_weight * edit_loss
-            + config.confidence * sums["entropy"] / masked,
+            + config.confidence * sums["entropy"] / masked
+            + config.balance_weight * sums["balance"] / counts["documents"],
             "draft_loss": draft_loss,
             "edit_loss": edit_loss,
             "draft_accuracy": sums["draft_right"] / masked,
@@ -201,7 +210,11 @@ class DraftAndEdit:
             "repair_accuracy": sums["repaired"] / wrong,
             "wrong_share": sums["wrong"] / edit,
         }
-        return out | ({"entropy": sums["entropy"] / masked} if config.confidence else {})
+        if config.confidence:
+            out["entropy"] = sums["entropy"] / masked
+        if config.balance_weight:
+            out["router_balance"] = sums["balance"] / counts["documents"]
+        return out
 
 
-SUMS = ("draft_loss", "edit_loss", "entropy", "draft_right", "edit_right", "wrong", "repaired")
+SUMS = ("draft_loss", "edit_loss", "entropy", "balance", "draft_right", "edit_right", "wrong", "repaired")

@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor
 
 from redraft.errors import NumericalError
 from redraft.model.network import LLaDA2
-from redraft.model.router import Router
+from redraft.model.router import routers
 from redraft.training.muon import Muon
 from redraft.training.parallel import Distributed, Ranks
 from redraft.training.pieces import Piece
@@ -116,10 +116,6 @@ def _local(parameter: nn.Parameter) -> nn.Parameter:
     """A parameter, or the rows of a cut one that this process holds: the same memory."""
     data = parameter.detach()
     return nn.Parameter(data.to_local()) if isinstance(data, DTensor) else parameter
-
-
-def routers(model: LLaDA2) -> list[Router]:
-    return [module for module in model.modules() if isinstance(module, Router)]
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ from redraft.model.attention import MaskedAttention
 from redraft.model.network import Experts, LLaDA2
 from redraft.model.parallel import share_experts
 from redraft.model.reader import materialise
-from redraft.model.router import Router
+from redraft.model.router import Router, routers
 from redraft.training.lora import checkpoint_names
 from redraft.training.pieces import Piece, copied_piece, expert_piece, sharded_piece
 
@@ -234,13 +234,26 @@ def recompute(model: LLaDA2) -> None:
 
 
 def _first_run_and_again(layer: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), uncounted(layer)
+    return nullcontext(), _again(layer, [(router, router.observe) for router in routers(layer)])
+
+
+@contextmanager
+def _again(layer: nn.Module, observed: list[tuple[Router, Any]]) -> Iterator[None]:
+    """Inside, a layer runs as it did the first time: whoever observed its routers sees them again."""
+    with uncounted(layer):
+        for router, observe in observed:
+            router.observe = observe
+        try:
+            yield
+        finally:
+            for router, _ in observed:
+                router.observe = None
 
 
 @contextmanager
 def uncounted(module: nn.Module) -> Iterator[None]:
     """Inside, forwards leave the routers' loads as they are."""
-    before = [(part, part.load.clone()) for part in module.modules() if isinstance(part, Router)]
+    before = [(router, router.load.clone()) for router in routers(module)]
     try:
         yield
     finally:

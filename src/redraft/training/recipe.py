@@ -192,6 +192,11 @@ class Recipe:
             raise ConfigError('optimizer.kind must be "adamw" with lora: Muon would take stacked factors as one matrix')
         if self.lora and self.parallel.experts > 1:
             raise ConfigError(f"parallel.experts must be 1 with lora, got {self.parallel.experts}")
+        if self.lora and not self.lora.train_router and self.objective.balance_weight:
+            raise ConfigError(
+                "objective.balance_weight must be 0 with lora, whose routers are frozen unless lora.train_router is "
+                f"true, got {self.objective.balance_weight}"
+            )
         known = {f.name for f in fields(ModelConfig)} - OF_THE_TOKENIZER
         for name in self.model:
             if name not in known:
