@@ -20,14 +20,15 @@ def compile_layers(model: LLaDA2) -> None:
 
     Raises ConfigError where the model is on a CPU and no C++ compiler is found.
     """
-    if model.device.type == "cpu" and not _compiler():
+    if model.device.type == "cpu" and compiler() is None:
         raise ConfigError("run.compile needs a C++ compiler: install g++, name one in CXX, or set run.compile=false")
     before, after = (torch.compile(part, dynamic=True) for part in (Layer.before, Layer.after))
     for layer in model.layers:
         layer.before, layer.after = MethodType(before, layer), MethodType(after, layer)  # type: ignore[method-assign]
 
 
-def _compiler() -> str | None:
+def compiler() -> str | None:
+    """The C++ compiler that torch would take, if there is one."""
     from torch._inductor import config
 
     names = config.cpp.cxx
