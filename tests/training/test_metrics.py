@@ -143,6 +143,18 @@ def test_a_hosted_tracker_gets_every_line_and_resumes_its_run(
     assert package.finished == 3
 
 
+@pytest.mark.parametrize("kind", ["trackio", "wandb"])
+def test_a_tracker_that_cannot_start_says_why(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**settings: Any) -> None:
+        raise RuntimeError("No API key configured.\nUse `wandb login` to log in.")
+
+    monkeypatch.setitem(sys.modules, kind, SimpleNamespace(init=init))
+    with pytest.raises(
+        ConfigError, match=f"run.track={kind} could not start: No API key configured. Use `wandb"
+    ):
+        open_tracker(recipe(kind), tmp_path, 0)
+
+
 @pytest.mark.parametrize("kind", ["trackio", "wandb", "tensorboard"])
 def test_a_missing_package_says_what_to_install(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith(("torch.utils.tensorboard", "tensorboard"))]:

@@ -47,7 +47,10 @@ class Hosted:
         name = _name(folder, fresh=step == 0)
         # wandb finds a run by its id, and trackio by its name.
         own = {"id": name, "dir": str(folder)} if kind == "wandb" else {}
-        self._run = package.init(project=PROJECT, name=name, config=asdict(recipe), resume="allow", **own)
+        try:
+            self._run = package.init(project=PROJECT, name=name, config=asdict(recipe), resume="allow", **own)
+        except Exception as error:  # each package has its own: nobody is logged in, no network, a full disk
+            raise ConfigError(f"run.track={kind} could not start: {' '.join(str(error).split())}") from error
 
     def write(self, **values: Any) -> None:
         self._run.log(_grouped(values), step=values["step"])
