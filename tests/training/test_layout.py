@@ -110,6 +110,22 @@ def test_every_means_of_attention_implements_the_definition(data: st.DataObject)
         torch.testing.assert_close(DocumentAttention(layout, noisy, chunk)(0, q, k, v), expected, rtol=0, atol=1e-12)
 
 
+def test_attention_under_autocast_has_the_dtype_of_the_queries() -> None:
+    """Autocast leaves normed, rotated queries and keys in float32 and makes values bfloat16."""
+    layout = lay_out(some_documents(), 4, (EOS,), copies=2)
+    noisy = noise(layout, merge=0.5)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, layout.positions, heads, 8, generator=generator) for heads in (4, 2, 2))
+    values = v.bfloat16().requires_grad_()
+    attend = DocumentAttention(layout, noisy)
+    expected = attend(0, q, k, values.detach().float())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = attend(0, q, k, values)
+    assert out.dtype == torch.float32 and torch.equal(out, expected)
+    out.sum().backward()
+    assert values.grad is not None and values.grad.dtype == torch.bfloat16
+
+
 def test_flex_attention_implements_the_definition() -> None:
     layout = lay_out(some_documents(), 4, (EOS,), copies=2)
     noisy = noise(layout, merge=0.5)

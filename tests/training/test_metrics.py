@@ -149,9 +149,7 @@ def test_a_tracker_that_cannot_start_says_why(tmp_path: Path, kind: str, monkeyp
         raise RuntimeError("No API key configured.\nUse `wandb login` to log in.")
 
     monkeypatch.setitem(sys.modules, kind, SimpleNamespace(init=init))
-    with pytest.raises(
-        ConfigError, match=f"run.track={kind} could not start: No API key configured. Use `wandb"
-    ):
+    with pytest.raises(ConfigError, match=f"run.track={kind} could not start: No API key configured. Use `wandb"):
         open_tracker(recipe(kind), tmp_path, 0)
 
 

@@ -101,19 +101,21 @@ def draw_curves(metrics: Path, picture: Path) -> None:
     panels = [(panel, panel.of(names)) for panel in PANELS if panel.of(names)]
     if not panels:
         return
+    short = max((line["positions"] for line in lines if "positions" in line), default=0) < 1e6
+    unit, named = (1e3, "thousands") if short else (1e6, "millions")
     figure, axes = pyplot.subplots(1, len(panels), figsize=(5.5 * len(panels), 4), squeeze=False)
     for axis, (panel, shown) in zip(axes[0], panels, strict=True):
         for name in shown:
             having = [line for line in lines if name in line]
             style = {"marker": "o", "markersize": 3} if name.startswith("eval_") else {}
             axis.plot(
-                [line["positions"] / 1e6 for line in having],
+                [line["positions"] / unit for line in having],
                 [line[name] for line in having],
                 label=name.replace("_", " "),
                 linewidth=1,
                 **style,
             )
-        axis.set(xlabel="positions trained on (millions)", ylabel=panel.label)
+        axis.set(xlabel=f"positions trained on ({named})", ylabel=panel.label)
         if panel.log and all(line[name] > 0 for line in lines for name in shown if name in line):
             axis.set_yscale("log")
         if panel.shares:
