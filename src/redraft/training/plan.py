@@ -31,9 +31,10 @@ class Plan:
     """Bytes on one GPU by part. parameters, active: of the whole model, and those that a token meets.
 
     Weights, gradients and optimiser are always there: gradients and optimiser of what is trained, weights also of the
-    frozen reference that preference training compares with. During forward and backward `gathered` (weights and
-    gradients of the layers at work, in the computing dtype), `activations` and `logits` come on top; during the update
-    `update`. With adapters the parts of a forward are upper bounds, those of a run that trains everything.
+    frozen reference that preference training without adapters compares with. During forward and backward `gathered`
+    (weights and gradients of the layers at work, in the computing dtype), `activations` and `logits` come on top;
+    during the update `update`. With adapters the parts of a forward are upper bounds, those of a run that trains
+    everything.
     """
 
     gpus: int
@@ -69,7 +70,7 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> Plan:
     config, parallel = model_config(recipe), recipe.parallel
     parallel.check(gpus, config.num_experts if config.num_moe_layers else 0)
     model = LLaDA2(config, device="meta")
-    frozen = sum(_held(name, p.numel(), gpus, parallel) for name, p in model.named_parameters())
+    plain = sum(_held(name, p.numel(), gpus, parallel) for name, p in model.named_parameters())
     if recipe.lora:
         add_lora(model, recipe.lora)
     number = 4 if recipe.run.precision == "float32" else 2
@@ -77,7 +78,7 @@ def plan(recipe: Recipe, gpus: int, gpu_memory: float) -> Plan:
     held = {name: _held(name, size, gpus, parallel) for name, size in sizes.items()}
     on_gpu = sum(held.values())
     trained = sum(held[name] for name, p in model.named_parameters() if p.requires_grad)
-    reference = frozen if recipe.objective.kind == "preference" else 0.0
+    reference = plain if recipe.objective.kind == "preference" and not recipe.lora else 0.0
     matrices = model.named_parameters() if recipe.optimizer.kind == "muon" else ()
     hidden = sum(held[name] for name, p in matrices if _is_hidden(name, p))
     positions = recipe.batch.length * (1 + recipe.objective.copies)
