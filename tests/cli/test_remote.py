@@ -193,7 +193,10 @@ def test_what_goes_wrong_is_a_remote_error(stream: list[str] | httpx2.Response, 
 @pytest.mark.parametrize(
     ("response", "said"),
     [
-        (httpx2.Response(401, json={"error": {"message": "a key is needed"}}), "401: a key is needed"),
+        (
+            httpx2.Response(401, json={"error": {"message": "a key is needed"}}),
+            "401: a key is needed; --key or REDRAFT_API_KEY",
+        ),
         (httpx2.Response(200, json={"data": []}), "no answer of"),
         (httpx2.Response(200, text="<html>"), "no answer of"),
         (httpx2.Response(200, json=[1]), "no answer of"),
@@ -205,7 +208,7 @@ def test_a_server_that_is_none_is_seen_at_once(response: httpx2.Response, said: 
 
 
 def test_nobody_there() -> None:
-    with pytest.raises(RemoteError, match=r"cannot talk to http://127\.0\.0\.1:9"):
+    with pytest.raises(RemoteError, match=r"cannot talk to http://127\.0\.0\.1:9: .* `redraft serve` running"):
         RemoteSession.connect("http://127.0.0.1:9")
 
 

@@ -70,8 +70,9 @@ def test_a_model_that_cannot_be_loaded_ends_the_server(tmp_path: Path) -> None:
 def test_an_address_that_cannot_be_had_is_named(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InvalidInput, match=f"{host}.*{port}"):
+        with pytest.raises(InvalidInput, match=f"{host}.*{port}.*; choose another$") as caught:
             serve(ServerSettings(host=host, port=port))
+        assert str(caught.value).count(str(port)) == 1
 
 
 def test_an_engine_that_cannot_load_ends_the_server_with_its_reason() -> None:
@@ -283,7 +284,23 @@ def test_models_and_version(client: httpx.Client) -> None:
     assert abs(model["created"] - time.time()) < 3600
     assert client.get("/v1/models/other").status_code == 404
     assert re.fullmatch(r"\d+\.\d+\.\d+", client.get("/version").json()["version"])
-    assert client.post("/v1/models").status_code == 405
+
+
+def test_a_wrong_route_or_method_is_told_what_is_right(client: httpx.Client) -> None:
+    answer = client.post("/v1/chat/completion", json={})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["message"] == "there is no POST /v1/chat/completion; /docs lists what there is"
+    answer = client.get(CHAT)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
+    assert answer.json()["error"]["message"] == f"{CHAT} takes POST, not GET"
+    assert len(client.get(f"/{'a' * 5000}").json()["error"]["message"]) < 200
+
+
+@pytest.mark.parametrize(("content", "kind"), [("[1]", "application/json"), ('{"messages": []}', "text/plain")])
+def test_a_body_that_is_no_json_object(client: httpx.Client, content: str, kind: str) -> None:
+    answer = client.post(CHAT, content=content, headers={"Content-Type": kind})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].endswith("with the header Content-Type: application/json")
 
 
 def test_tokens_and_text(client: httpx.Client) -> None:

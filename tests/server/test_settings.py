@@ -90,6 +90,9 @@ def test_flags_win_over_variables_over_the_file_over_defaults(
     assert run(["serve", "--api-key", "flag-key-1", "--api-key", "flag-key-2", "folder"]) == 0
     assert started[2].api_keys == ("flag-key-1", "flag-key-2")
     assert started[2].model == "folder"
+    assert run(["serve", "--model", "as-elsewhere"]) == 0
+    assert started[3].model == "as-elsewhere"
+    assert run(["serve", "folder", "--model", "another"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,7 @@ def test_every_setting_is_an_option_and_stands_in_the_guide_with_its_default() -
 
     from redraft.cli.serve import serve
 
-    assert set(inspect.signature(serve).parameters) == {*ServerSettings.names(), "config"}
+    assert set(inspect.signature(serve).parameters) == {*ServerSettings.names(), "config", "model_option"}
 
 
 @pytest.mark.parametrize(

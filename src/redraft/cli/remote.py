@@ -153,7 +153,8 @@ def _refusal(url: str, response: httpx2.Response) -> RemoteError:
         said = str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
         said = response.text.strip()[:200] or response.reason_phrase
-    return RemoteError(f"{url} answered {response.status_code}: {said}")
+    hint = "; --key or REDRAFT_API_KEY sends one" if response.status_code == 401 else ""
+    return RemoteError(f"{url} answered {response.status_code}: {said}{hint}")
 
 
 @contextmanager
@@ -163,6 +164,8 @@ def _explained(url: str) -> Iterator[None]:
 
     try:
         yield
+    except httpx2.ConnectError as error:
+        raise RemoteError(f"cannot talk to {url}: {error}; is `redraft serve` running there?") from error
     except httpx2.HTTPError as error:
         raise RemoteError(f"cannot talk to {url}: {error or type(error).__name__}") from error
 

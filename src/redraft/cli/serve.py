@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ def serve(
         str | None,
         typer.Argument(envvar="REDRAFT_MODEL", help="Checkpoint folder [default: the model inside the package]."),
     ] = None,
+    model_option: options.Model = None,
     config: Annotated[Path | None, _option("config", "YAML file of these settings, named with underscores.")] = None,
     name: Annotated[str | None, _option("name", "What requests call the model [default: the folder's name].")] = None,
     host: Annotated[str | None, _option("host", "Address to listen at [default: 127.0.0.1].")] = None,
@@ -83,6 +85,10 @@ def serve(
     Example: redraft serve --port 8000
     """
     given = {name: value for name, value in locals().items() if value not in (None, [])}
+    if (named := given.pop("model_option", None)) is not None:  # as the other commands have it; over the variable
+        if model is not None and model != os.environ.get("REDRAFT_MODEL"):
+            raise InvalidInput(f"the model is given twice: {model} and --model {named}")
+        given["model"] = named
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise InvalidInput("redraft serve needs FastAPI and uvicorn: pip install 'redraft[serve]'")
     from redraft.server.logs import start_logging

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import redraft
-from redraft.server.errors import of_validation
+from redraft.server.errors import of_route, of_validation
 from redraft.server.guard import Guard
 from redraft.server.logs import log
 from redraft.server.pages import add_pages
@@ -88,5 +88,5 @@ async def _refused(_: Request, error: Any) -> Response:
     return error_response(of_validation(error.errors(), error.body))
 
 
-async def _told(_: Request, error: Exception) -> Response:
-    return error_response(error)
+async def _told(request: Request, error: Exception) -> Response:
+    return error_response(of_route(error, request.method, request.url.path))

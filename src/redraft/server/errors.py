@@ -57,7 +57,7 @@ def of(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
-        case HTTPException():  # the framework's own: no such route, no such method, a body that breaks off
+        case HTTPException():  # the framework's own, such as a body that breaks off
             return ApiError(error.status_code, str(error.detail))
         case ContextLengthError():
             return invalid(str(error), code="context_length_exceeded")
@@ -72,6 +72,20 @@ def of(error: Exception) -> ApiError:
     return ApiError(500, "the server has failed at this request; its log says how", code="internal_error")
 
 
+def of_route(error: Exception, method: str, path: str) -> ApiError:
+    """Of an error that came up on the way to a route or in it: where there is none for the request, that is said."""
+    told = of(error)
+    if isinstance(error, HTTPException) and told is not error:
+        path = path if len(path) <= 80 else f"{path[:77]}..."
+        if error.status_code == 404:
+            return ApiError(404, f"there is no {method} {path}; /docs lists what there is")
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            told = ApiError(405, f"{path} takes {allowed}, not {method}")
+            told.headers = {"Allow": allowed}
+    return told
+
+
 def of_validation(problems: Sequence[Mapping[str, Any]], body: Any) -> ApiError:
     """Of what pydantic found in a body: of several findings one that says more than that a type is another."""
     problem = max(problems, key=_weight)
@@ -82,9 +96,9 @@ def of_validation(problems: Sequence[Mapping[str, Any]], body: Any) -> ApiError:
         return ApiError(400, f"{name} is not a field of this request", param=name, code="unknown_parameter")
     if problem["type"] == "json_invalid":
         return invalid(f"the body is not JSON: {problem.get('ctx', {}).get('error', problem['msg'])}")
-    message = problem["msg"].removeprefix("Value error, ")
     if not name:
-        return invalid(f"the body must be a JSON object, sent as application/json: {message}")
+        return invalid("the body must be a JSON object, sent with the header Content-Type: application/json")
+    message = problem["msg"].removeprefix("Value error, ")
     got = "nothing" if problem["type"] == "missing" else _short(problem.get("input"))
     return invalid(f"{name}: {message}, got {got}", name)
 
