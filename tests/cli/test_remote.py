@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2
@@ -188,6 +188,16 @@ def test_what_goes_wrong_is_a_remote_error(stream: list[str] | httpx2.Response, 
     with pytest.raises(RemoteError, match=said) as caught:
         answer(stream)
     assert URL in str(caught.value)
+
+
+def test_a_connection_that_breaks_in_an_answer() -> None:
+    def broken() -> Iterator[bytes]:
+        yield "".join(whole()[:3]).encode()
+        raise httpx2.RemoteProtocolError("peer closed connection")
+
+    response = httpx2.Response(200, content=broken(), headers={"content-type": "text/event-stream"})
+    with pytest.raises(RemoteError, match="broke off in the middle of the answer: peer closed connection"):
+        answer(response)
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,11 @@ class RemoteSession:
                 response.read()
                 raise _refusal(self.url, response)
             messages_of_stream = ((event.event, event.data) for event in httpx2.EventSource(response))
-            with _understood(self.url):
-                yield from frames(messages_of_stream, self.url)
+            try:
+                with _understood(self.url):
+                    yield from frames(messages_of_stream, self.url)
+            except httpx2.TransportError as error:
+                raise RemoteError(f"{self.url} broke off in the middle of the answer: {error}") from error
 
 
 def fields(given: Mapping[str, Any]) -> dict[str, Any]:
