@@ -160,14 +160,17 @@ def test_sigterm_lets_running_answers_finish() -> None:
             until(lambda: httpx.get(f"{server.url}/health").status_code == 0, 5)
 
 
-def test_what_does_not_finish_in_time_is_cut_and_told() -> None:
-    with live(drain_seconds=0.3) as server, ThreadPoolExecutor(8) as pool:
+@pytest.mark.parametrize(("seconds", "signals"), [(0.3, 1), (600, 2)])
+def test_what_does_not_finish_in_time_is_cut_and_told(seconds: float, signals: int) -> None:
+    """Nor what is running when the server is asked to stop for the second time."""
+    with live(drain_seconds=seconds) as server, ThreadPoolExecutor(8) as pool:
         forever = chat("!forever", stream=True, redraft={"events": True})
         server.engine.gate.clear()
         calls = [pool.submit(httpx.post, f"{server.url}{CHAT}", json=chat("!forever"), timeout=60) for _ in range(3)]
         calls += [pool.submit(httpx.post, f"{server.url}{CHAT}", json=forever, timeout=60) for _ in range(3)]
         until(lambda: len(server.engine.submitted) == 6)
-        server.server.handle_exit(15, None)
+        for _ in range(signals):
+            server.server.handle_exit(2, None)
         answers = [call.result() for call in calls]
         for answer in answers[:3]:
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "shutting_down")

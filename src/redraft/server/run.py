@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import h11
@@ -68,9 +69,10 @@ def protocol(header_seconds: float, body_seconds: float) -> type[H11Protocol]:
 
 class Server(uvicorn.Server):
     """Stops in order: nothing new is taken, running answers have `drain_seconds`, then they are cut and their clients
-    told. failure: why it ended, if it wasn't asked to."""
+    told. Asked once more, it cuts them at once. failure: why it ended, if it wasn't asked to."""
 
     failure: Exception | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -98,6 +100,7 @@ class Server(uvicorn.Server):
         super().run(sockets or [listen(settings.host, settings.port)])
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         settings = self._service.settings
         port = self.servers[0].sockets[0].getsockname()[1]
@@ -106,8 +109,16 @@ class Server(uvicorn.Server):
         if settings.open_to_others:
             log.warning("anybody who reaches %s may use this server; api_keys would keep others out", settings.host)
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """uvicorn's own, asked for the second time, leaves running answers where they are, with tracebacks."""
+        if not self.should_exit:
+            self.should_exit = True
+        elif self._loop is not None:
+            self._loop.call_soon_threadsafe(self._service.hurry)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        log.info("stopping; running answers have %g seconds", self._service.settings.drain_seconds)
+        seconds = self._service.settings.drain_seconds
+        log.info("stopping; running answers have %g seconds, a second signal or Ctrl-C cuts them", seconds)
         draining = asyncio.create_task(self._service.drain())
         await super().shutdown(sockets)
         draining.cancel()

@@ -47,6 +47,7 @@ class Service:
         self._numbers = itertools.count()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._hurried = asyncio.Event()
 
     @classmethod
     def of(cls, settings: ServerSettings, start: Starter = AsyncEngine.start) -> Service:
@@ -169,16 +170,21 @@ class Service:
         return self.metrics.page()
 
     async def drain(self) -> None:
-        """Takes nothing new, and waits until the running answers have ended; after `drain_seconds` it ends them, and
-        their clients are told."""
+        """Takes nothing new, and waits until the running answers have ended; after `drain_seconds`, or `hurry`, it
+        ends them, and their clients are told."""
         self.draining = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.settings.drain_seconds):
-                await self._idle.wait()
+        ends = [asyncio.create_task(event.wait()) for event in (self._idle, self._hurried)]
+        await asyncio.wait(ends, timeout=self.settings.drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
         for name in list(self._live):
             if self._engine is not None and self._engine.alive:
                 with suppress(EngineError, InvalidInput):
                     await self._engine.abort(name)
+
+    def hurry(self) -> None:
+        """A drain waits no longer."""
+        self._hurried.set()
 
     async def close(self) -> None:
         self.draining = True
