@@ -10,7 +10,7 @@ import torch
 from tests.tiny import tiny_model
 
 from redraft.cli.train import Progress, duration, losses, scores
-from redraft.cli.validate import by_skills, evaluator, held_out
+from redraft.cli.validate import evaluator, held_out
 from redraft.errors import ConfigError, InvalidInput
 from redraft.model.folder import checkpoint_folder
 from redraft.text.tokenizer import Tokenizer
@@ -126,15 +126,17 @@ def test_the_score_of_the_skills_is_the_mean_accuracy_of_both_modes(
 ) -> None:
     import redraft.eval.quick as quick
 
-    asked: list[int] = []
+    asked: list[tuple[int, tuple[str, ...]]] = []
 
-    def answers(llm: object, n: int) -> dict[str, dict[str, float]]:
-        asked.append(n)
+    def answers(llm: object, n: int, skills: tuple[str, ...]) -> dict[str, dict[str, float]]:
+        asked.append((n, skills))
         same = {"tokens_per_forward": 2.0, "edits_per_100_tokens": 1.0}
         return {"Q": {"accuracy": 0.75, "math": 0.5, **same}, "S": {"accuracy": 0.25, "math": 0.0, **same}}
 
     monkeypatch.setattr(quick, "quick_accuracy", answers)
     model = tiny_model(vocab_size=tokenizer.vocab_size + 1, mask_token_id=tokenizer.mask_id)
-    results = by_skills(12)(model, tokenizer)
-    assert asked == [12] and results["score"] == 0.5
+    evaluate = evaluator(recipe(items=12))
+    assert evaluate is not None
+    results = evaluate(model, tokenizer)
+    assert asked == [(12, ("math", "reasoning"))] and results["score"] == 0.5
     assert results["Q_accuracy"] == 0.75 and results["S_tokens_per_forward"] == 2.0 and results["Q_math"] == 0.5

@@ -24,17 +24,20 @@ def evaluator(recipe: Recipe) -> Evaluate | None:
         return None
     if recipe.run.evaluate_data and not Path(recipe.run.evaluate_data).is_file():
         raise ConfigError(f"run.evaluate_data must be a file of rows, got {recipe.run.evaluate_data!r}")
-    return by_skills(recipe.run.evaluate_items) if recipe.run.evaluate == "skills" else by_elbo(recipe)
+    if recipe.run.evaluate == "skills":
+        return by_skills(recipe.run.evaluate_items, tuple(recipe.data.skills))
+    return by_elbo(recipe)
 
 
-def by_skills(items: int) -> Evaluate:
-    """Accuracy and speed on about `items` held-out items at quality (Q) and speed (S); the score: the mean accuracy."""
+def by_skills(items: int, skills: tuple[str, ...] = ()) -> Evaluate:
+    """Accuracy and speed on about `items` held-out items of these skills (of all, if none is named) at quality (Q) and
+    speed (S); the score: the mean accuracy."""
 
     def evaluate(model: LLaDA2, tokenizer: Tokenizer) -> dict[str, float]:
         from redraft.engine.llm import LLM
         from redraft.eval.quick import quick_accuracy
 
-        results = quick_accuracy(LLM.from_model(model, tokenizer), items)
+        results = quick_accuracy(LLM.from_model(model, tokenizer), items, skills=skills)
         score = sum(result["accuracy"] for result in results.values()) / len(results)
         values = {f"{label}_{name}": result[name] for label, result in results.items() for name in MEASURES}
         of_skills = {
