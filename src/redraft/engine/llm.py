@@ -130,9 +130,7 @@ class LLM:
         for an empty or foreign one, or one that all pages can't hold; ContextLengthError when prompt and max_tokens
         exceed the context. An error while one is answered (NumericalError) ends the call.
         """
-        several = _as_list(prompts)
-        pairs = zip(several, self._params(params, len(several)), strict=True)
-        requests = [self._request(prompt, own, index) for index, (prompt, own) in enumerate(pairs)]
+        requests = self._requests(_as_list(prompts), params)
         done = {event.request: event.completion for event in self._events(requests, steps=False) if event.completion}
         return [done[request.id] for request in requests]
 
@@ -154,6 +152,12 @@ class LLM:
         """Answers one prompt step by step. Text arrives when its block is frozen; the last event has the completion.
         An iterator that is closed early ends its request."""
         return self._events([self._request(prompt, params or SamplingParams(), 0)], steps=True)
+
+    def stream_all(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> Iterator[CanvasEvent]:
+        """Answers several prompts together, step by step: `stream` for each, its events under its place in the list."""
+        return self._events(self._requests(prompts, params), steps=True)
 
     def weights_changed(self) -> None:
         """To be called after every change of `model`'s weights in place; what was computed before is then not used for
@@ -190,6 +194,13 @@ class LLM:
                     all_ = Completion(list(request.prompt), choices) if len(choices) == params.n else None
                     event = replace(event, completion=all_)
                 yield event
+
+    def _requests(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[Request]:
+        """One request a prompt, its id the prompt's place."""
+        pairs = zip(prompts, self._params(params, len(prompts)), strict=True)
+        return [self._request(prompt, own, index) for index, (prompt, own) in enumerate(pairs)]
 
     def _request(self, prompt: Prompt, params: SamplingParams, index: int) -> Request:
         name, text = f"prompt {index}", self.tokenizer is not None

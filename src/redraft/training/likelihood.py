@@ -58,7 +58,14 @@ def document_elbo(model: LLaDA2, layout: Layout, noisy: Noisy) -> Tensor:
 
 
 def elbo_masks(
-    layout: Layout, *, seed: int, step: int, mask_id: int, use: int = 0, maskable_N: Tensor | None = None
+    layout: Layout,
+    *,
+    seed: int,
+    step: int,
+    mask_id: int,
+    use: int = 0,
+    maskable_N: Tensor | None = None,
+    one_level: bool = False,
 ) -> Noisy:
     """Masks exactly k of the n supervised positions of each unit, `ratio_MN` k/n, nothing replaced.
 

@@ -1,0 +1,131 @@
+"""Rollouts: the engine answers episodes, all of a batch at once, turn by turn.
+
+Every turn is a training sample of its own: the very prompt that the engine read, and the very tokens that it wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from redraft.errors import ConfigError
+from redraft.rl.environment import Answer, Environment, Episode
+from redraft.rl.trajectory import Trajectory, trajectories
+from redraft.training.data.documents import numbered
+from redraft.types import CanvasEvent, Choice, Completion, Sample, SamplingParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """How the policy is sampled. mode: of decoding. temperature: of drafts; at 0 all answers to a prompt would be the
+    same. max_tokens: of an answer. max_running: answers that are written at the same time."""
+
+    mode: str = "speed"
+    temperature: float = 1.0
+    max_tokens: int = 128
+    max_running: int = 32
+
+    def __post_init__(self) -> None:
+        SamplingParams(mode=self.mode, temperature=self.temperature, max_tokens=self.max_tokens)
+        if not self.temperature > 0:
+            raise ConfigError(
+                f"rollout.temperature must be above 0, got {self.temperature}: equal answers teach nothing"
+            )
+        if self.max_running < 1:
+            raise ConfigError(f"rollout.max_running must be at least 1, got {self.max_running}")
+
+
+class Policy(Protocol):
+    """What rollouts need of an `LLM`."""
+
+    def render(self, messages: Any, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]: ...
+
+    def stream_all(self, prompts: Any, params: Any = None) -> Iterator[CanvasEvent]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One answer in an episode, as training takes it. steps of decoding: `trajectory`."""
+
+    sample: Sample
+    trajectory: Trajectory
+    choice: Choice
+
+
+@dataclass(slots=True)
+class Rollout:
+    """One answered episode. prompt: its index in the environment; answer: its number in the group. reward: summed over
+    its turns; parts: of its last turn."""
+
+    prompt: int
+    answer: int
+    episode: Episode
+    steps: list[Step]
+    reward: float
+    parts: Mapping[str, float]
+
+
+def roll_out(
+    policy: Policy,
+    environment: Environment,
+    prompts: Sequence[int],
+    answers: int,
+    config: RolloutConfig,
+    *,
+    seed: int,
+    mask_id: int,
+) -> list[list[Rollout]]:
+    """`answers` episodes of each prompt, in order. What is drawn is keyed by the seed, prompt, answer and turn, so that
+    neither the batch nor its order changes an episode.
+
+    An episode that isn't done after the environment's `turns` ends there.
+    """
+    groups = [
+        [Rollout(prompt, answer, environment.reset(prompt), [], 0.0, {}) for answer in range(answers)]
+        for prompt in prompts
+    ]
+    open_ = [rollout for group in groups for rollout in group]
+    for turn in range(environment.turns):
+        ids = [policy.render(rollout.episode.messages, rollout.episode.tools or None) for rollout in open_]
+        params = [
+            SamplingParams(
+                mode=config.mode,
+                temperature=config.temperature,
+                max_tokens=config.max_tokens,
+                seed=_seed(seed, rollout.prompt, rollout.answer, turn),
+            )
+            for rollout in open_
+        ]
+        events = list(policy.stream_all(ids, params))
+        paths = trajectories(events, mask_id)
+        done: dict[int, Completion] = {event.request: event.completion for event in events if event.completion}
+        going = []
+        for number, rollout in enumerate(open_):
+            choice = done[number].choices[0]
+            index = numbered(rollout.prompt * answers + rollout.answer, turn)
+            sample = _sample(ids[number], choice.token_ids, index)
+            rollout.steps.append(Step(sample, paths[number, 0], choice))
+            answer = Answer(choice.text, len(choice.token_ids), choice.finish_reason == "stop")
+            result = rollout.episode.step(answer)
+            rollout.reward += result.reward
+            rollout.parts = result.parts
+            if not result.done:
+                going.append(rollout)
+        open_ = going
+        if not open_:
+            break
+    return groups
+
+
+def _sample(prompt: Sequence[int], answer: Sequence[int], index: int) -> Sample:
+    supervised = np.arange(len(prompt) + len(answer)) >= len(prompt)
+    return Sample(np.array([*prompt, *answer], np.int32), supervised, index)
+
+
+def _seed(*parts: int) -> int:
+    digest = hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

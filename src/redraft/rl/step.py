@@ -1,0 +1,119 @@
+"""One step of reinforcement learning: answers, advantages, stored likelihoods, updates, metrics."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+
+import torch
+from torch import Tensor
+
+from redraft.errors import NumericalError
+from redraft.rl.advantage import group_advantages
+from redraft.rl.build import RLRun
+from redraft.rl.composite import Composite, composites
+from redraft.rl.likelihood import likelihood, stored
+from redraft.rl.loss import policy_loss, report
+from redraft.rl.rollout import Rollout, roll_out
+from redraft.rl.samples import write_samples
+from redraft.training.precision import autocast, compute_dtype
+
+Line = dict[str, float]
+
+
+def rl_step(run: RLRun) -> Line:
+    """Takes a step; returns its metrics. Groups that teach nothing are left out; where all are, nothing is updated."""
+    started = time.monotonic()
+    recipe, batch = run.recipe, run.recipe.batch
+    prompts = range(run.step * batch.prompts, (run.step + 1) * batch.prompts)
+    mask_id = run.draws.mask_id
+    groups = roll_out(
+        run.llm, run.environment, prompts, batch.answers, recipe.rollout, seed=recipe.seed, mask_id=mask_id
+    )
+    answered = time.monotonic()
+    rewards_PG = torch.tensor([[rollout.reward for rollout in group] for group in groups], dtype=torch.float64)
+    advantages_PG, useful_P = group_advantages(rewards_PG, scale=batch.scale)
+    rollouts = [rollout for group in groups for rollout in group]
+    line = described(rollouts) | {"skipped": 1.0 - float(useful_P.double().mean())}
+    advantages = dict(zip(map(id, rollouts), advantages_PG.flatten().tolist(), strict=True))
+    chosen = [rollout for group, useful in zip(groups, useful_P.tolist(), strict=True) if useful for rollout in group]
+    positions = 0
+    if chosen:
+        trained, positions = _update(run, chosen, advantages)
+        line |= trained
+        run.llm.weights_changed()
+    write_samples(run.samples, run.step + 1, groups, run.tokenizer)
+    ended = time.monotonic()
+    run.step += 1
+    run.positions += positions
+    run.seconds += ended - started
+    return {
+        "step": run.step,
+        "tokens": run.positions,
+        "seconds": round(run.seconds, 2),
+        "rollout_seconds": round(answered - started, 2),
+        "update_seconds": round(ended - answered, 2),
+        **line,
+    }
+
+
+def described(rollouts: list[Rollout]) -> Line:
+    """What the answers of a step were like. reward and its parts: means over the episodes; response_tokens, over the
+    answers; tokens_per_forward and edits_per_100_tokens: of all their tokens together."""
+    parts: dict[str, float] = defaultdict(float)
+    for rollout in rollouts:
+        for name, value in rollout.parts.items():
+            parts[name] += value / len(rollouts)
+    stats = [step.choice.stats for rollout in rollouts for step in rollout.steps]
+    tokens = sum(each.generated_tokens for each in stats)
+    complete = sum(step.choice.finish_reason == "stop" for rollout in rollouts for step in rollout.steps)
+    return {
+        "reward": sum(rollout.reward for rollout in rollouts) / len(rollouts),
+        **parts,
+        "complete": complete / len(stats),
+        "response_tokens": tokens / len(stats),
+        "tokens_per_forward": tokens / max(1, sum(each.forwards for each in stats)),
+        "edits_per_100_tokens": 100 * sum(each.edits for each in stats) / max(1, tokens),
+    }
+
+
+def _update(run: RLRun, rollouts: list[Rollout], advantages: dict[int, float]) -> tuple[Line, int]:
+    """The optimiser steps on a batch; metrics of the last of them, and positions that were trained on."""
+    recipe, ranks = run.recipe, run.ranks
+    steps = [(step, advantages[id(rollout)]) for rollout in rollouts for step in rollout.steps]
+    of_sample = {step.sample.index: advantage for step, advantage in steps}
+    paths = {step.sample.index: step.trajectory for step, _ in steps}
+    samples = [step.sample for step, _ in steps]
+    parts = composites(samples, recipe.likelihood, run.draws, length=recipe.batch.length, trajectories=paths)
+    parts = [part.to(ranks.device) for part in parts]
+    device = ranks.device.type
+    norms, line = [], {}
+    with autocast(compute_dtype(recipe.run.precision, device), device):
+        old = stored(run.model, parts)
+        reference = [None] * len(parts) if run.reference is None else stored(run.reference, parts)
+    for update in range(recipe.batch.updates):
+        sums: dict[str, float] = defaultdict(float)
+        for part, old_K, reference_K in zip(parts, old, reference, strict=True):
+            with autocast(compute_dtype(recipe.run.precision, device), device):
+                new = likelihood(run.model, part, entropy=True)
+                loss = policy_loss(new, old_K, _of(part, of_sample, old_K), recipe.loss, reference_K=reference_K)
+            (loss.total / len(steps)).backward()
+            for name, value in loss.sums.items():
+                sums[name] += value
+        line = report(sums)
+        if not math.isfinite(line["loss"]):
+            raise NumericalError(
+                f"the loss is not finite at step {run.step}, update {update}; the last checkpoint is untouched"
+            )
+        try:
+            norms.append(run.optimizer.step(recipe.schedule.factor(run.step)))
+        except NumericalError as error:
+            raise NumericalError(f"step {run.step}, update {update}: {error}") from None
+    positions = sum(part.layout.positions for part in parts) * recipe.batch.updates
+    return line | {"gradient_norm": sum(norms) / len(norms), "rate": recipe.schedule.factor(run.step)}, positions
+
+
+def _of(part: Composite, values: dict[int, float], like: Tensor) -> Tensor:
+    """[D]: each document's value."""
+    return torch.tensor([values[d.index] for d in part.layout.documents], dtype=like.dtype, device=like.device)
