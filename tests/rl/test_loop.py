@@ -175,7 +175,7 @@ def test_turns_are_answered_at_what_was_said_before(start: Path, tmp_path: Path,
             assert len(rollout.steps) == 3
             assert rollout.reward == pytest.approx(sum(_share(step.choice.text) for step in rollout.steps))
             for turn, step in enumerate(rollout.steps):
-                said = rollout.episode.messages[: 1 + 2 * turn]
+                said = rollout.messages[: 1 + 2 * turn]
                 assert said[0]["content"] == f"Say {5 + number}"
                 prompt = run.llm.render(said)
                 assert step.sample.tokens.tolist() == [*prompt, *step.choice.token_ids]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -164,6 +164,17 @@ class LLM:
         prompts to come."""
         if self._use_cache:
             self._engine.weights_changed()
+
+    def change_weights(self, change: Callable[[], None]) -> None:
+        """Changes `model`'s weights while requests are running. change: loads the new ones, in place.
+
+        Each request first finishes its open block by the old weights. Its next block is written by the new ones, from
+        keys and values computed anew for all that it has so far. To be called between two events of a stream,
+        or from another thread. InvalidInput without a cache, where an answer has no engine that could hold it.
+        """
+        if not self._use_cache:
+            raise InvalidInput("change_weights needs use_cache=True")
+        self._engine.change_weights(change)
 
     def render(self, messages: Any, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
         """Token ids of a conversation under the checkpoint's chat template, ready for the answer."""

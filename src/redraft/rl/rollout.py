@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from redraft.errors import ConfigError
-from redraft.rl.environment import Answer, Environment, Episode
+from redraft.rl.environment import Answer, Environment, Message
 from redraft.rl.trajectory import Trajectory, trajectories
 from redraft.training.data.documents import numbered
 from redraft.types import CanvasEvent, Choice, Completion, Sample, SamplingParams
@@ -58,15 +58,15 @@ class Step:
 
 @dataclass(slots=True)
 class Rollout:
-    """One answered episode. prompt: its index in the environment; answer: its number in the group. reward: summed over
-    its turns; parts: of its last turn."""
+    """One answered episode. prompt: its index in the environment; answer: its number in the group. messages: the whole
+    conversation. reward: summed over its turns; parts: of its last turn."""
 
     prompt: int
     answer: int
-    episode: Episode
-    steps: list[Step]
-    reward: float
-    parts: Mapping[str, float]
+    messages: Sequence[Message] = ()
+    steps: list[Step] = field(default_factory=list)
+    reward: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 def roll_out(
@@ -84,13 +84,10 @@ def roll_out(
 
     An episode that isn't done after the environment's `turns` ends there.
     """
-    groups = [
-        [Rollout(prompt, answer, environment.reset(prompt), [], 0.0, {}) for answer in range(answers)]
-        for prompt in prompts
-    ]
-    open_ = [rollout for group in groups for rollout in group]
+    groups = [[Rollout(prompt, answer) for answer in range(answers)] for prompt in prompts]
+    open_ = [(rollout, environment.reset(rollout.prompt)) for group in groups for rollout in group]
     for turn in range(environment.turns):
-        ids = [policy.render(rollout.episode.messages, rollout.episode.tools or None) for rollout in open_]
+        ids = [policy.render(episode.messages, episode.tools or None) for _, episode in open_]
         params = [
             SamplingParams(
                 mode=config.mode,
@@ -98,23 +95,22 @@ def roll_out(
                 max_tokens=config.max_tokens,
                 seed=_seed(seed, rollout.prompt, rollout.answer, turn),
             )
-            for rollout in open_
+            for rollout, _ in open_
         ]
         events = list(policy.stream_all(ids, params))
         paths = trajectories(events, mask_id)
         done: dict[int, Completion] = {event.request: event.completion for event in events if event.completion}
         going = []
-        for number, rollout in enumerate(open_):
+        for number, (rollout, episode) in enumerate(open_):
             choice = done[number].choices[0]
             index = numbered(rollout.prompt * answers + rollout.answer, turn)
-            sample = _sample(ids[number], choice.token_ids, index)
-            rollout.steps.append(Step(sample, paths[number, 0], choice))
-            answer = Answer(choice.text, len(choice.token_ids), choice.finish_reason == "stop")
-            result = rollout.episode.step(answer)
+            rollout.steps.append(Step(_sample(ids[number], choice.token_ids, index), paths[number, 0], choice))
+            result = episode.step(Answer(choice.text, len(choice.token_ids), choice.finish_reason == "stop"))
+            rollout.messages = episode.messages
             rollout.reward += result.reward
             rollout.parts = result.parts
             if not result.done:
-                going.append(rollout)
+                going.append((rollout, episode))
         open_ = going
         if not open_:
             break

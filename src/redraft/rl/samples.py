@@ -22,7 +22,7 @@ def write_samples(file: MetricsFile, step: int, groups: list[list[Rollout]], tok
             answer=rollout.answer,
             reward=rollout.reward,
             parts=dict(rollout.parts),
-            messages=list(rollout.episode.messages),
+            messages=list(rollout.messages),
             edits=[edits(turn, tokenizer) for turn in rollout.steps],
         )
 
