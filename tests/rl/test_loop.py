@@ -101,7 +101,7 @@ def test_a_resumed_run_is_the_unbroken_one(start: Path, tmp_path: Path, letters:
         rl_step(broken)
     save(broken)
     rl_step(broken)  # a step that is lost with the process
-    broken.samples.close()
+    broken.close()
     resumed = open_rl_run(recipe(start, tmp_path / "broken"))
     assert resumed.step == 2
     again = [rl_step(resumed) for _ in range(2)]
@@ -169,7 +169,8 @@ def test_where_all_rewards_are_equal_nothing_is_learnt(start: Path, tmp_path: Pa
 def test_turns_are_answered_at_what_was_said_before(start: Path, tmp_path: Path, letters: Letters) -> None:
     letters.turns = 3
     run = open_rl_run(recipe(start, tmp_path / "run"))
-    groups = roll_out(run.llm, letters, [5, 6], 2, run.recipe.rollout, seed=1, mask_id=run.draws.mask_id)
+    llm = LLM.from_model(run.model, run.tokenizer)
+    groups = roll_out(llm, letters, [5, 6], 2, run.recipe.rollout, seed=1, mask_id=run.draws.mask_id)
     for number, group in enumerate(groups):
         for rollout in group:
             assert len(rollout.steps) == 3
@@ -177,12 +178,12 @@ def test_turns_are_answered_at_what_was_said_before(start: Path, tmp_path: Path,
             for turn, step in enumerate(rollout.steps):
                 said = rollout.messages[: 1 + 2 * turn]
                 assert said[0]["content"] == f"Say {5 + number}"
-                prompt = run.llm.render(said)
+                prompt = llm.render(said)
                 assert step.sample.tokens.tolist() == [*prompt, *step.choice.token_ids]
                 assert int(step.sample.supervised.sum()) == len(step.choice.token_ids)
     indices = [step.sample.index for group in groups for rollout in group for step in rollout.steps]
     assert len(set(indices)) == 12
-    alone = roll_out(run.llm, letters, [6], 2, run.recipe.rollout, seed=1, mask_id=run.draws.mask_id)
+    alone = roll_out(llm, letters, [6], 2, run.recipe.rollout, seed=1, mask_id=run.draws.mask_id)
     ours, theirs = ([[s.choice.token_ids for s in r.steps] for r in group] for group in (alone[0], groups[1]))
     assert ours == theirs
     assert rl_step(run)["response_tokens"] > 0
@@ -205,7 +206,7 @@ def test_checkpoints_are_those_of_training(start: Path, tmp_path: Path, letters:
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("start=", "`start` must name"),
+        ("start=''", "`start` must name"),
         ("optimizer.balance=0.1", "optimizer.balance must be 0"),
         ("lora={rank: 2, dropout: 0.1, targets: [attention]}", "lora.dropout must be 0"),
         ("loss.ratio=token", "belong together"),

@@ -109,7 +109,7 @@ class Engine:
 
     def weights_changed(self) -> None:
         """To be called after every change of the network's weights in place: what was computed before is not shared
-        with anyone who comes later. Requests that are running keep what they have, but where they were held (`hold`)."""
+        with anyone who comes later. Requests that are running keep what they have, unless they were held (`hold`)."""
         root = self._scheduler.root
         self._scheduler.root = replace(root, weights=int(root.weights) + 1)
 

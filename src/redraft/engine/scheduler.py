@@ -170,7 +170,7 @@ class Scheduler:
         self._cache.check([sequence.pages for sequence in self._running])
 
     def _stop_at_borders(self) -> None:
-        """Sequences between two blocks give up their pages, whose keys and values are about to be outdated, and wait."""
+        """Sequences between two blocks give up their pages, whose keys and values will be outdated, and wait."""
         for sequence in [sequence for sequence in self._running if sequence.at_border]:
             self._running.remove(sequence)
             self._cache.release(sequence.stop())

@@ -11,23 +11,35 @@ from redraft.model.network import LLaDA2
 from redraft.rl.environment import Environment
 from redraft.rl.environments import open_environment
 from redraft.rl.recipe import RLRecipe
+from redraft.rl.source import Answers, InProcess, Workers
 from redraft.training.build import BaseRun, copy_tokenizer, open_base
 from redraft.training.metrics import MetricsFile
 
 
 @dataclass
 class RLRun(BaseRun):
-    """A run of `redraft rl`. llm: the engine around the network that is trained. reference: the network as it was at
-    the start, where the loss compares with it."""
+    """A run of `redraft rl`. reference: the network as it was at the start, where the loss compares with it."""
 
     recipe: RLRecipe
-    llm: LLM
     environment: Environment
     reference: LLaDA2 | None
 
     @property
     def fingerprint(self) -> str:
         return self.environment.fingerprint
+
+    @cached_property
+    def answers(self) -> Answers:
+        """Begins to answer when it is first asked for, with the step that comes."""
+        if self.recipe.workers.count:
+            return Workers(self)
+        return InProcess(self, LLM.from_model(self.model, self.tokenizer, max_running=self.recipe.rollout.max_running))
+
+    def close(self) -> None:
+        """Ends workers, and closes the file of samples."""
+        for name in ("answers", "samples"):
+            if name in vars(self):
+                getattr(self, name).close()
 
     @cached_property
     def samples(self) -> MetricsFile:
@@ -46,7 +58,7 @@ def open_rl_run(recipe: RLRecipe, *, resume: bool = True) -> RLRun:
     if base.ranks.world > 1:
         raise ConfigError(f"redraft rl trains in one process, started in a group of {base.ranks.world}")
     reference = start.reference(base.ranks) if recipe.loss.kl else None
-    llm = LLM.from_model(base.model.eval(), base.tokenizer, max_running=recipe.rollout.max_running)
-    run = RLRun(**vars(base) | {"recipe": recipe, "llm": llm, "environment": environment, "reference": reference})
+    base.model.eval()
+    run = RLRun(**vars(base) | {"recipe": recipe, "environment": environment, "reference": reference})
     run.restore()
     return run

@@ -17,10 +17,11 @@ def reinforce(
     """Runs a recipe to its end and exports the model; returns the exported folder. Resumes, reports, evaluates, stops
     and fails as `training.loop.train` does.
 
-    Rollouts and updates take turns in one process: every answer is written by the weights that learn from it.
+    Rollouts and updates take turns in one process, so that every answer is written by the weights that learn from it,
+    or with `workers.count` go on at the same time.
     """
     run = open_rl_run(recipe, resume=resume)
     try:
         return run_to_end(run, rl_step, report=report, evaluate=evaluate, draw=draw_rewards)
     finally:
-        run.samples.close()
+        run.close()

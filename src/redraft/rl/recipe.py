@@ -32,6 +32,28 @@ class GroupConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkersConfig:
+    """count: rollout workers, actors of Ray that answer while the trainer trains; 0 answers in the trainer's process,
+    in turn with it. max_staleness: versions that the weights which begin an answer may be behind those that learn from
+    it. prompts: that a worker answers together. gpus: of a worker, also a part of one. address: of a Ray cluster,
+    "auto" for that of this machine; "" starts one. cap: of the importance weight of an answer by older weights."""
+
+    count: int = 0
+    max_staleness: int = 1
+    prompts: int = 4
+    gpus: float = 0.0
+    address: str = ""
+    cap: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("count", 0), ("max_staleness", 0), ("prompts", 1), ("gpus", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"workers.{name} must be at least {least}, got {getattr(self, name)}")
+        if not self.cap >= 1:
+            raise ConfigError(f"workers.cap must be at least 1, got {self.cap}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RLOptimizerConfig(OptimizerConfig):
     """That of training with defaults for reinforcement learning. balance: must be 0."""
 
@@ -69,6 +91,7 @@ class RLRecipe(BaseRecipe):
     likelihood: LikelihoodConfig = field(default_factory=LikelihoodConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     batch: GroupConfig = field(default_factory=GroupConfig)
+    workers: WorkersConfig = field(default_factory=WorkersConfig)
     optimizer: RLOptimizerConfig = field(default_factory=RLOptimizerConfig)
     schedule: RLScheduleConfig = field(default_factory=RLScheduleConfig)
     run: RLRunConfig = field(default_factory=RLRunConfig)

@@ -14,8 +14,8 @@ from redraft.rl.advantage import group_advantages
 from redraft.rl.build import RLRun
 from redraft.rl.composite import Composite, composites
 from redraft.rl.likelihood import likelihood, stored
-from redraft.rl.loss import policy_loss, report
-from redraft.rl.rollout import Rollout, roll_out
+from redraft.rl.loss import behaviour_weight, policy_loss, report
+from redraft.rl.rollout import Rollout
 from redraft.rl.samples import write_samples
 from redraft.training.precision import autocast, compute_dtype
 
@@ -25,27 +25,28 @@ Line = dict[str, float]
 def rl_step(run: RLRun) -> Line:
     """Takes a step; returns its metrics. Groups that teach nothing are left out; where all are, nothing is updated."""
     started = time.monotonic()
-    recipe, batch = run.recipe, run.recipe.batch
-    prompts = range(run.step * batch.prompts, (run.step + 1) * batch.prompts)
-    mask_id = run.draws.mask_id
-    groups = roll_out(
-        run.llm, run.environment, prompts, batch.answers, recipe.rollout, seed=recipe.seed, mask_id=mask_id
-    )
+    answers = run.answers.take()
+    groups = [group.rollouts for group in answers]
     answered = time.monotonic()
     rewards_PG = torch.tensor([[rollout.reward for rollout in group] for group in groups], dtype=torch.float64)
-    advantages_PG, useful_P = group_advantages(rewards_PG, scale=batch.scale)
+    advantages_PG, useful_P = group_advantages(rewards_PG, scale=run.recipe.batch.scale)
     rollouts = [rollout for group in groups for rollout in group]
-    line = described(rollouts) | {"skipped": 1.0 - float(useful_P.double().mean())}
+    stale = [run.step - group.version for group in answers]
+    line = described(rollouts) | {
+        "skipped": 1.0 - float(useful_P.double().mean()),
+        "staleness": sum(stale) / len(stale),
+    }
     advantages = dict(zip(map(id, rollouts), advantages_PG.flatten().tolist(), strict=True))
     chosen = [rollout for group, useful in zip(groups, useful_P.tolist(), strict=True) if useful for rollout in group]
     positions = 0
     if chosen:
-        trained, positions = _update(run, chosen, advantages)
+        behaviour = {index: bound for group in answers for index, bound in group.behaviour.items()}
+        trained, positions = _update(run, chosen, advantages, behaviour)
         line |= trained
-        run.llm.weights_changed()
     write_samples(run.samples, run.step + 1, groups, run.tokenizer)
-    ended = time.monotonic()
     run.step += 1
+    run.answers.trained()
+    ended = time.monotonic()
     run.positions += positions
     run.seconds += ended - started
     return {
@@ -78,8 +79,11 @@ def described(rollouts: list[Rollout]) -> Line:
     }
 
 
-def _update(run: RLRun, rollouts: list[Rollout], advantages: dict[int, float]) -> tuple[Line, int]:
-    """The optimiser steps on a batch; metrics of the last of them, and positions that were trained on."""
+def _update(
+    run: RLRun, rollouts: list[Rollout], advantages: dict[int, float], behaviour: dict[int, float]
+) -> tuple[Line, int]:
+    """The optimiser steps on a batch; metrics of the last of them, and positions that were trained on. behaviour:
+    bounds of answers under the policy that wrote them, by `Sample.index`; empty where that is the present one."""
     recipe, ranks = run.recipe, run.ranks
     steps = [(step, advantages[id(rollout)]) for rollout in rollouts for step in rollout.steps]
     of_sample = {step.sample.index: advantage for step, advantage in steps}
@@ -92,12 +96,14 @@ def _update(run: RLRun, rollouts: list[Rollout], advantages: dict[int, float]) -
     with autocast(compute_dtype(recipe.run.precision, device), device):
         old = stored(run.model, parts)
         reference = [None] * len(parts) if run.reference is None else stored(run.reference, parts)
+    weights = [_behaviour_weights(run, part, old_K, behaviour) for part, old_K in zip(parts, old, strict=True)]
     for update in range(recipe.batch.updates):
         sums: dict[str, float] = defaultdict(float)
-        for part, old_K, reference_K in zip(parts, old, reference, strict=True):
+        for part, old_K, weight_D, reference_K in zip(parts, old, weights, reference, strict=True):
             with autocast(compute_dtype(recipe.run.precision, device), device):
                 new = likelihood(run.model, part, entropy=True)
-                loss = policy_loss(new, old_K, _of(part, of_sample, old_K), recipe.loss, reference_K=reference_K)
+                advantage_D = _of(part, of_sample, old_K)
+                loss = policy_loss(new, old_K, advantage_D, recipe.loss, behaviour_D=weight_D, reference_K=reference_K)
             (loss.total / len(steps)).backward()
             for name, value in loss.sums.items():
                 sums[name] += value
@@ -111,7 +117,18 @@ def _update(run: RLRun, rollouts: list[Rollout], advantages: dict[int, float]) -
         except NumericalError as error:
             raise NumericalError(f"step {run.step}, update {update}: {error}") from None
     positions = sum(part.layout.positions for part in parts) * recipe.batch.updates
-    return line | {"gradient_norm": sum(norms) / len(norms), "rate": recipe.schedule.factor(run.step)}, positions
+    line |= {"gradient_norm": sum(norms) / len(norms), "rate": recipe.schedule.factor(run.step)}
+    if behaviour:
+        line["behaviour_weight"] = float(torch.cat([w for w in weights if w is not None]).mean())
+    return line, positions
+
+
+def _behaviour_weights(run: RLRun, part: Composite, old_K: Tensor, behaviour: dict[int, float]) -> Tensor | None:
+    if not behaviour:
+        return None
+    recipe = run.recipe
+    old_D = part.by_document(old_K)
+    return behaviour_weight(old_D, _of(part, behaviour, old_D), part.length_D, recipe.loss, recipe.workers.cap)
 
 
 def _of(part: Composite, values: dict[int, float], like: Tensor) -> Tensor:

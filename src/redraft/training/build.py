@@ -53,12 +53,7 @@ class BaseRun:
     @property
     def draws(self) -> Draws:
         """Of the step that comes."""
-        mask, plain = self.model.config.mask_token_id, self.tokenizer.special_ids
-        if mask is None:
-            raise ConfigError("the tokenizer names no mask token; training needs one")
-        length = self.recipe.schedule.block_length(self.step, self.model.config.block_length)
-        replacements = np.array([i for i in range(self.tokenizer.vocab_size) if i not in plain])
-        return Draws(self.recipe.seed, self.step, mask, self.tokenizer.eos_ids, length, replacements)
+        return draws_of(self.recipe, self.step, self.model.config, self.tokenizer)
 
     def restore(self) -> None:
         """Goes on from the folder's last checkpoint, if it has one."""
@@ -92,6 +87,15 @@ def open_run(recipe: Recipe, *, resume: bool = True) -> Run:
     run = Run(**vars(base) | {"recipe": recipe, "objective": objective, "source": source})
     run.restore()
     return run
+
+
+def draws_of(recipe: BaseRecipe, step: int, config: ModelConfig, tokenizer: Tokenizer) -> Draws:
+    """What the noise of a step needs."""
+    if config.mask_token_id is None:
+        raise ConfigError("the tokenizer names no mask token; training needs one")
+    length = recipe.schedule.block_length(step, config.block_length)
+    replacements = np.array([i for i in range(tokenizer.vocab_size) if i not in tokenizer.special_ids])
+    return Draws(recipe.seed, step, config.mask_token_id, tokenizer.eos_ids, length, replacements)
 
 
 def open_base(

@@ -19,7 +19,9 @@ from redraft.model.storage import write_json
 from redraft.training.recipe import BaseRecipe
 
 FILE = "recipe.json"
-FREE_SECTIONS = ("schedule", "objective", "likelihood", "loss", "rollout", "optimizer", "parallel", "run")
+FREE_SECTIONS = (
+    "schedule", "objective", "likelihood", "loss", "rollout", "workers", "optimizer", "parallel", "run",
+)  # fmt: skip
 FREE_KEYS = ("batch.length", "batch.updates", "data.bad_rows", "data.check")
 FIXED_KEYS = ("optimizer.kind", "objective.kind")  # of sections whose other keys are free
 
