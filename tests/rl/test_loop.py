@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -111,6 +112,14 @@ def test_a_resumed_run_is_the_unbroken_one(start: Path, tmp_path: Path, letters:
         assert {k: v for k, v in ours.items() if k not in drop} == {k: v for k, v in theirs.items() if k not in drop}
     steps = [line["step"] for line in read_lines(tmp_path / "broken" / "samples.jsonl")]
     assert steps == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_every_metric_stands_in_the_guide(start: Path, tmp_path: Path, letters: Letters) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "rl.md").read_text(encoding="utf-8")
+    cells = "".join(re.findall(r"^\|([^|]+)\|", guide.split("## metrics.jsonl")[1], re.MULTILINE))
+    line = rl_step(open_rl_run(recipe(start, tmp_path / "run", "loss.kl=0.1", "batch.updates=1")))
+    others = {"correct", "format", "overlong", "behaviour_weight"}  # of other rewards, of workers
+    assert set(re.findall(r"`([a-z_]+)`", cells)) == (line.keys() - {"vowels"}) | others
 
 
 def test_a_run_leaves_a_model_metrics_samples_and_a_picture(start: Path, tmp_path: Path, letters: Letters) -> None:

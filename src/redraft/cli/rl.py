@@ -38,6 +38,8 @@ def rl(
     settings = load_as(RLRecipe, path, overrides or ())
     if settings.run.track != "none":
         tracker_package(settings.run.track)  # a missing package shows before anything is built
+    if settings.workers.count and find_spec("ray") is None:
+        raise ConfigError("workers.count needs the package ray: pip install 'redraft[rl]'")
     evaluate = by_skills(settings.run.evaluate_items) if settings.run.evaluate_every else None
     table = Table(settings.schedule.steps)
     try:

@@ -62,8 +62,8 @@ class Workers:
 
     def __init__(self, run: RLRun) -> None:
         self.run = run
-        config, prompts = run.recipe.workers, run.recipe.batch.prompts
-        ledger: Ledger[Group] = Ledger(prompts, config.max_staleness, run.step)
+        config, steps = run.recipe.workers, run.recipe.schedule.steps
+        ledger: Ledger[Group] = Ledger(run.recipe.batch.prompts, config.max_staleness, run.step, steps)
         backend = RayBackend(run.recipe, run.folder)
         self.fleet = Fleet(backend, ledger, workers=config.count, job=config.prompts, weights=self._weights())
 

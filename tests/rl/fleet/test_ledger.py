@@ -69,6 +69,11 @@ def test_a_resumed_run_begins_with_the_batch_that_it_has_not_trained_on() -> Non
     assert ledger.hand_out(3) == Job((15, 16, 17), 3)
 
 
+def test_nothing_is_begun_behind_the_end_of_the_run() -> None:
+    ledger: Ledger[int] = Ledger(2, max_staleness=3, batches=2)
+    assert [ledger.hand_out(2) for _ in range(3)] == [Job((0, 1), 0), Job((2, 3), 0), None]
+
+
 @given(st.integers(0, 10**6), st.integers(0, 3), st.integers(1, 5), st.integers(1, 4))
 def test_any_schedule_trains_on_every_prompt_once(seed: int, staleness: int, prompts: int, most: int) -> None:
     """Workers with versions of their own answer, die and answer late, in any order."""

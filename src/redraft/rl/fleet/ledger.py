@@ -22,10 +22,11 @@ class Job:
 
 
 class Ledger(Generic[T]):
-    """prompts: of a batch. version: batches that have been trained on. Not for several threads at once."""
+    """prompts: of a batch. version: batches that have been trained on. batches: of the whole run; None for any number.
+    Not for several threads at once."""
 
-    def __init__(self, prompts: int, max_staleness: int, version: int = 0) -> None:
-        self.prompts, self.max_staleness, self.version = prompts, max_staleness, version
+    def __init__(self, prompts: int, max_staleness: int, version: int = 0, batches: int | None = None) -> None:
+        self.prompts, self.max_staleness, self.version, self.batches = prompts, max_staleness, version, batches
         self._next = version * prompts
         self._again: set[int] = set()
         self._out: set[int] = set()
@@ -38,7 +39,7 @@ class Ledger(Generic[T]):
         while len(chosen) < most:
             index = min(self._again) if self._again else self._next
             batch = index // self.prompts
-            if batch > self.version + self.max_staleness or (chosen and batch != chosen[0] // self.prompts):
+            if batch > self._last or (chosen and batch != chosen[0] // self.prompts):
                 break
             if self._again:
                 self._again.remove(index)
@@ -49,6 +50,12 @@ class Ledger(Generic[T]):
             return None
         self._out.update(chosen)
         return Job(tuple(chosen), max(0, chosen[0] // self.prompts - self.max_staleness))
+
+    @property
+    def _last(self) -> int:
+        """The last batch that may be begun."""
+        ahead = self.version + self.max_staleness
+        return ahead if self.batches is None else min(ahead, self.batches - 1)
 
     def put(self, index: int, answered: T) -> bool:
         """Takes what a prompt was answered with; False, and nothing is taken, if it has been before."""

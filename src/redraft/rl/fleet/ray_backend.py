@@ -6,7 +6,10 @@ can run code in it.
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +29,12 @@ class RayBackend:
             import ray
         except ImportError as error:
             raise ConfigError("workers.count needs the package ray: pip install 'redraft[rl]'") from error
-        self._ray = ray
+        self._ray: Any = ray
         self._own = not ray.is_initialized()
         if self._own:
-            address = recipe.workers.address or None
-            try:
-                if address is None:
-                    ray.init(num_cpus=recipe.workers.count, include_dashboard=False, log_to_driver=False)
-                else:
-                    ray.init(address=address, log_to_driver=False)
-            except ConnectionError as error:
-                raise ConfigError(f"workers.address {address!r}: no Ray cluster answers there ({error})") from error
+            self._join(recipe)
+        if Path(recipe.start).exists():  # a worker has another working folder
+            recipe = replace(recipe, start=str(Path(recipe.start).resolve()))
         self._recipe, self._folder = recipe, folder.resolve()
         # A job and the weights that come meanwhile are two calls at once. The fleet restarts what dies, not Ray: a new
         # actor needs its weights first.
@@ -44,6 +42,17 @@ class RayBackend:
         self._actor = ray.remote(**options)(RolloutWorker)
         self.actors: dict[int, Any] = {}
         self._weights: tuple[int, Any] = (-1, None)
+
+    def _join(self, recipe: RLRecipe) -> None:
+        address = recipe.workers.address or None
+        how = {"address": address} if address else {"num_cpus": recipe.workers.count, "include_dashboard": False}
+        asked = signal.getsignal(signal.SIGTERM)
+        try:
+            self._ray.init(log_to_driver=False, **how)
+        except ConnectionError as error:
+            raise ConfigError(f"workers.address {address!r}: no Ray cluster answers there ({error})") from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, asked)  # Ray would leave at once; the run writes a checkpoint first
 
     def start(self, worker: int) -> None:
         if worker in self.actors:
