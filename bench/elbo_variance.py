@@ -1,7 +1,7 @@
 """How noisy the estimates of a response's bound are, and of its change: `python -m bench.elbo_variance`.
 
-redraft-nano on right answers to held-out prompts. Standard deviations in nats a token, over draws of the noise, averaged
-over the responses. The change is that to a copy whose weights were moved by Gaussian noise of 1% of each tensor's spread.
+redraft-nano on right answers to held-out prompts. Standard deviations in nats a token, over draws of the noise,
+averaged over the responses. The change is that to a copy whose weights were moved by 1% of each tensor's spread.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ role "tool" and isn't done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -44,7 +44,8 @@ class Episode(Protocol):
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]: ...
     def step(self, answer: Answer) -> Turn:
-        """Takes the answer into `messages` with what follows it. Never raises on what a model may write."""
+        """Takes the answer into `messages` with what follows it. Never raises on what a model may write. Different
+        episodes may take their steps in several threads at once."""
         ...
 
 
@@ -64,7 +65,7 @@ class SingleTurn:
     """An episode of one question. score: the turn that an answer gives."""
 
     messages: Sequence[Message]
-    score: Any
+    score: Callable[[Answer], Turn]
     tools: Sequence[Mapping[str, Any]] = ()
 
     def step(self, answer: Answer) -> Turn:

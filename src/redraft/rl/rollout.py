@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from redraft.errors import ConfigError
-from redraft.rl.environment import Answer, Environment, Message
+from redraft.rl.environment import Answer, Environment, Episode, Message, Turn
 from redraft.rl.trajectory import Trajectory, trajectories
 from redraft.training.data.documents import numbered
 from redraft.types import CanvasEvent, Choice, Completion, Sample, SamplingParams
@@ -100,12 +101,14 @@ def roll_out(
         events = list(policy.stream_all(ids, params))
         paths = trajectories(events, mask_id)
         done: dict[int, Completion] = {event.request: event.completion for event in events if event.completion}
+        choices = [done[number].choices[0] for number in range(len(open_))]
+        # Side by side: most of the time of grading a program is waiting for its process.
+        with ThreadPoolExecutor() as pool:
+            turns = list(pool.map(_stepped, (episode for _, episode in open_), choices))
         going = []
-        for number, (rollout, episode) in enumerate(open_):
-            choice = done[number].choices[0]
+        for number, ((rollout, episode), choice, result) in enumerate(zip(open_, choices, turns, strict=True)):
             index = numbered(rollout.prompt * answers + rollout.answer, turn)
             rollout.steps.append(Step(_sample(ids[number], choice.token_ids, index), paths[number, 0], choice))
-            result = episode.step(Answer(choice.text, len(choice.token_ids), choice.finish_reason == "stop"))
             rollout.messages = episode.messages
             rollout.reward += result.reward
             rollout.parts = result.parts
@@ -115,6 +118,10 @@ def roll_out(
         if not open_:
             break
     return groups
+
+
+def _stepped(episode: Episode, choice: Choice) -> Turn:
+    return episode.step(Answer(choice.text, len(choice.token_ids), choice.finish_reason == "stop"))
 
 
 def _sample(prompt: Sequence[int], answer: Sequence[int], index: int) -> Sample:

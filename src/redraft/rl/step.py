@@ -36,12 +36,16 @@ def rl_step(run: RLRun) -> Line:
         "skipped": 1.0 - float(useful_P.double().mean()),
         "staleness": sum(stale) / len(stale),
     }
-    advantages = dict(zip(map(id, rollouts), advantages_PG.flatten().tolist(), strict=True))
-    chosen = [rollout for group, useful in zip(groups, useful_P.tolist(), strict=True) if useful for rollout in group]
+    chosen = [
+        pair
+        for group, advantages, useful in zip(groups, advantages_PG.tolist(), useful_P.tolist(), strict=True)
+        if useful
+        for pair in zip(group, advantages, strict=True)
+    ]
     positions = 0
     if chosen:
         behaviour = {index: bound for group in answers for index, bound in group.behaviour.items()}
-        trained, positions = _update(run, chosen, advantages, behaviour)
+        trained, positions = _update(run, chosen, behaviour)
         line |= trained
     write_samples(run.samples, run.step + 1, groups, run.tokenizer)
     run.step += 1
@@ -79,13 +83,12 @@ def described(rollouts: list[Rollout]) -> Line:
     }
 
 
-def _update(
-    run: RLRun, rollouts: list[Rollout], advantages: dict[int, float], behaviour: dict[int, float]
-) -> tuple[Line, int]:
-    """The optimiser steps on a batch; metrics of the last of them, and positions that were trained on. behaviour:
-    bounds of answers under the policy that wrote them, by `Sample.index`; empty where that is the present one."""
+def _update(run: RLRun, chosen: list[tuple[Rollout, float]], behaviour: dict[int, float]) -> tuple[Line, int]:
+    """The optimiser steps on rollouts with their advantages; metrics of the last of them, and positions that were
+    trained on. behaviour: bounds of answers under the policy that wrote them, by `Sample.index`; empty where that is
+    the present one."""
     recipe, ranks = run.recipe, run.ranks
-    steps = [(step, advantages[id(rollout)]) for rollout in rollouts for step in rollout.steps]
+    steps = [(step, advantage) for rollout, advantage in chosen for step in rollout.steps]
     of_sample = {step.sample.index: advantage for step, advantage in steps}
     paths = {step.sample.index: step.trajectory for step, _ in steps}
     samples = [step.sample for step, _ in steps]
