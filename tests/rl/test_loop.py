@@ -86,6 +86,7 @@ def weights(run: RLRun) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in run.model.parameters()])
 
 
+@pytest.mark.slow
 def test_the_reward_rises(start: Path, tmp_path: Path, letters: Letters) -> None:
     options = ("batch.prompts=4", "batch.answers=8", "optimizer.rate=1e-2", "schedule.steps=12", "loss.clip_low=0.5",
                "loss.clip_high=1.0")  # fmt: skip
