@@ -86,7 +86,8 @@ class Task:
         optimizer = Optimizer(distributed, recipe.optimizer)
         objective = DraftAndEdit(recipe.objective, self.network.config.block_length)
         source = _Fixed(self.samples)
-        return Run(recipe, Path(), ranks, self.network, distributed, optimizer, objective, self.size.tokenizer, source)
+        tokenizer = self.size.tokenizer
+        return Run(recipe, Path(), ranks, self.network, distributed, optimizer, tokenizer, objective, source)
 
 
 @dataclass(frozen=True)

@@ -15,26 +15,28 @@ import yaml
 from tests.training.test_loop import recipe as tiny_recipe
 
 from redraft.model.folder import checkpoint_folder
+from redraft.rl.recipe import RLRecipe
 from redraft.text.tokenizer import Tokenizer
 from redraft.training.build import open_run
 from redraft.training.data.documents import Renderer
 from redraft.training.data.rows import Preference, kind_of, parse
 from redraft.training.preference import PreferenceConfig, PreferenceObjective
-from redraft.training.recipe import Recipe, load_recipe
+from redraft.training.recipe import Recipe, load_as
 from redraft.training.step import train_step
 from redraft.types import SamplingParams
 
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+RL_GUIDE = (ROOT / "docs" / "rl.md").read_text(encoding="utf-8")
 STRUCTURE = (ROOT / "docs" / "structure.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHOWN = {".py", ".html", ".css", ".js", ".svg"}
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
-def section(title: str) -> str:
-    """What stands under a heading of the guide, up to the next one of its level."""
-    return GUIDE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+def section(title: str, guide: str = GUIDE) -> str:
+    """What stands under a heading of a guide, up to the next one of its level."""
+    return guide.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 def of_recipe(kind: type, where: str = "") -> Iterator[tuple[str, Any]]:
@@ -54,11 +56,16 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def test_every_key_of_a_recipe_stands_in_the_guide_with_its_default() -> None:
-    rows = re.findall(r"^\| `([a-z_0-9.]+)` \| `([^`]+)` \|", section("Every key"), re.MULTILINE)
+@pytest.mark.parametrize(("kind", "guide"), [(Recipe, GUIDE), (RLRecipe, RL_GUIDE)], ids=["training", "rl"])
+def test_every_key_of_a_recipe_stands_in_its_guide_with_its_default(kind: type, guide: str) -> None:
+    rows = re.findall(r"^\| `([a-z_0-9.]+)` \| `([^`]+)` \|", section("Every key", guide), re.MULTILINE)
     stated = {key: yaml.safe_load(default) for key, default in rows}
     assert len(stated) == len(rows), "a key stands there twice"
-    actual = {key: plain(default) for key, default in of_recipe(Recipe)}
+    actual = {key: plain(default) for key, default in of_recipe(kind)}
+    if kind is RLRecipe:  # sections of training stand in its guide; here, what is another default
+        same = dict(of_recipe(Recipe))
+        shared = {"model", "optimizer", "schedule", "parallel", "lora", "run"}
+        actual = {k: v for k, v in actual.items() if k.split(".")[0] not in shared or plain(same[k]) != v}
     assert stated.keys() - actual.keys() == set(), "documented, but no key of a recipe"
     assert actual.keys() - stated.keys() == set(), "a key of a recipe, but not documented"
     assert {key: value for key, value in stated.items() if value != actual[key]} == {}, "another default in the code"
@@ -101,9 +108,10 @@ def test_the_rows_of_the_guide_are_good_rows() -> None:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
-def test_every_recipe_is_read_and_stands_in_the_guide(path: Path) -> None:
-    load_recipe(path)
-    assert f"`{path.name}`" in section("One run")
+def test_every_recipe_is_read_and_stands_in_its_guide(path: Path) -> None:
+    reinforced = "environment" in yaml.safe_load(path.read_text(encoding="utf-8"))
+    load_as(RLRecipe if reinforced else Recipe, path)
+    assert f"`{path.name}`" in section("One run", RL_GUIDE if reinforced else GUIDE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -111,7 +119,7 @@ def test_links_and_recipes_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / target).exists(), target
-    for name in re.findall(r"redraft train ([\w./-]+\.yaml)", text):
+    for name in re.findall(r"redraft (?:train|rl) ([\w./-]+\.yaml)", text):
         assert (ROOT / "recipes" / Path(name).name).exists(), name
 
 
@@ -133,7 +141,7 @@ def test_the_trees_of_structure_name_what_is_there() -> None:
     assert named == there
     for depth, name in packages[1]:
         assert depth or (ROOT / name).exists(), name
-    assert {top for top, _ in inner} == {"src/redraft/engine/", "src/redraft/server/", "src/redraft/training/"}
+    assert {top for top, _ in inner} == {f"src/redraft/{name}/" for name in ("engine", "server", "training", "rl")}
     for top, entries in inner:
         folder, paths, inside = ROOT / top, set(), ""
         for depth, name in entries:

@@ -23,6 +23,7 @@ from redraft.cli.env import env
 from redraft.cli.eval import evaluation
 from redraft.cli.generate import generate
 from redraft.cli.replay import replay
+from redraft.cli.rl import rl
 from redraft.cli.serve import serve
 from redraft.cli.train import train
 from redraft.errors import RedraftError
@@ -52,6 +53,7 @@ app.command()(serve)
 app.command()(replay)
 app.command()(demo)
 app.command()(train)
+app.command()(rl)
 app.command()(convert)
 app.command()(env)
 app.add_typer(evaluation, name="eval")

@@ -40,9 +40,16 @@ class Admission:
         if sequence in self._waiting:
             self._waiting.remove(sequence)
 
-    def admit(self, root: RootKey, running: list[Sequence], places: int) -> None:
-        """Moves to `running` (oldest first) who may run, until `places` run; looks at as many candidates at most."""
-        for sequence in self._waiting[:places]:
+    @property
+    def at_border(self) -> bool:
+        """Whether no step has been taken on the open block of anyone who waits."""
+        return all(sequence.at_border for sequence in self._waiting)
+
+    def admit(self, root: RootKey, running: list[Sequence], places: int, *, held: bool = False) -> None:
+        """Moves to `running` (oldest first) who may run, until `places` run; looks at as many candidates at most. held:
+        only those whose open block has been begun."""
+        candidates = [sequence for sequence in self._waiting if not (held and sequence.at_border)]
+        for sequence in candidates[:places]:
             if len(running) >= places:
                 return
             found = self._cache.tree.find(root, sequence.tokens[: sequence.frozen]) if self._share else []

@@ -109,9 +109,19 @@ class Engine:
 
     def weights_changed(self) -> None:
         """To be called after every change of the network's weights in place: what was computed before is not shared
-        with anyone who comes later. Requests that are running keep what they have."""
+        with anyone who comes later. Requests that are running keep what they have, unless they were held (`hold`)."""
         root = self._scheduler.root
         self._scheduler.root = replace(root, weights=int(root.weights) + 1)
+
+    def hold(self, held: bool) -> None:
+        """Whether running requests stop at the next border of a block, and none begins. `at_border` once all have; no
+        key or value that was computed before is then used again, if `weights_changed` follows."""
+        self._scheduler.held = held
+
+    @property
+    def at_border(self) -> bool:
+        """Whether no block is open on which a step has been taken. Steps of an engine that is held lead there."""
+        return self._scheduler.at_border
 
     def statistics(self) -> EngineStatistics:
         return self._scheduler.statistics()

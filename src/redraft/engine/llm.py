@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -130,9 +130,7 @@ class LLM:
         for an empty or foreign one, or one that all pages can't hold; ContextLengthError when prompt and max_tokens
         exceed the context. An error while one is answered (NumericalError) ends the call.
         """
-        several = _as_list(prompts)
-        pairs = zip(several, self._params(params, len(several)), strict=True)
-        requests = [self._request(prompt, own, index) for index, (prompt, own) in enumerate(pairs)]
+        requests = self._requests(_as_list(prompts), params)
         done = {event.request: event.completion for event in self._events(requests, steps=False) if event.completion}
         return [done[request.id] for request in requests]
 
@@ -155,11 +153,28 @@ class LLM:
         An iterator that is closed early ends its request."""
         return self._events([self._request(prompt, params or SamplingParams(), 0)], steps=True)
 
+    def stream_all(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> Iterator[CanvasEvent]:
+        """Answers several prompts together, step by step: `stream` for each, its events under its place in the list."""
+        return self._events(self._requests(prompts, params), steps=True)
+
     def weights_changed(self) -> None:
         """To be called after every change of `model`'s weights in place; what was computed before is then not used for
         prompts to come."""
         if self._use_cache:
             self._engine.weights_changed()
+
+    def change_weights(self, change: Callable[[], None]) -> None:
+        """Changes `model`'s weights while requests are running. change: loads the new ones, in place.
+
+        Each request first finishes its open block by the old weights. Its next block is written by the new ones, from
+        keys and values computed anew for all that it has so far. To be called between two events of a stream,
+        or from another thread. InvalidInput without a cache, where an answer has no engine that could hold it.
+        """
+        if not self._use_cache:
+            raise InvalidInput("change_weights needs use_cache=True")
+        self._engine.change_weights(change)
 
     def render(self, messages: Any, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
         """Token ids of a conversation under the checkpoint's chat template, ready for the answer."""
@@ -190,6 +205,13 @@ class LLM:
                     all_ = Completion(list(request.prompt), choices) if len(choices) == params.n else None
                     event = replace(event, completion=all_)
                 yield event
+
+    def _requests(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[Request]:
+        """One request a prompt, its id the prompt's place."""
+        pairs = zip(prompts, self._params(params, len(prompts)), strict=True)
+        return [self._request(prompt, own, index) for index, (prompt, own) in enumerate(pairs)]
 
     def _request(self, prompt: Prompt, params: SamplingParams, index: int) -> Request:
         name, text = f"prompt {index}", self.tokenizer is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from threading import Lock
 
@@ -58,6 +58,22 @@ class LocalEngine:
         """See `Engine.weights_changed`."""
         with self._lock:
             self._engine.weights_changed()
+
+    def change_weights(self, change: Callable[[], None]) -> None:
+        """Brings all running requests to the border of a block, calls `change`, and lets them go on."""
+        with self._lock:
+            self._let_go()
+            self._engine.hold(True)
+            try:
+                while not self._engine.at_border:
+                    self._step()
+                self._step()  # those that have just come to a border let go of their pages
+                try:
+                    change()
+                finally:
+                    self._engine.weights_changed()
+            finally:
+                self._engine.hold(False)
 
     def _next(self, inbox: deque[CanvasEvent | Failure]) -> CanvasEvent | Failure:
         while not inbox:

@@ -62,6 +62,7 @@ class Scheduler:
     ) -> None:
         self.meter = Meter()
         self.root = root
+        self.held = False  # whether sequences stop at the border of their block
         self._settings = settings
         self._control = control
         self._text = text
@@ -79,6 +80,11 @@ class Scheduler:
     def busy(self) -> bool:
         """Whether a step would do or say something."""
         return bool(self._answers or self._outputs)
+
+    @property
+    def at_border(self) -> bool:
+        """Whether no block is open on which a step has been taken."""
+        return all(sequence.at_border for sequence in self._running) and self._admission.at_border
 
     def submit(self, request: Request) -> None:
         """InvalidInput when the id is in use or all pages together can't hold the request, QueueFull by the limit."""
@@ -118,7 +124,9 @@ class Scheduler:
         for request in [answer.request for answer in self._answers.values()]:
             if request.deadline is not None and request.deadline <= now:
                 self.abort(request.id)
-        self._admission.admit(self.root, self._running, self._settings.max_running)
+        if self.held:
+            self._stop_at_borders()
+        self._admission.admit(self.root, self._running, self._settings.max_running, held=self.held)
         shares = self._shares()
         parts = []
         for sequence in list(self._running):
@@ -129,7 +137,7 @@ class Scheduler:
             with self._alone(answer):
                 parts.append(Part(answer, sequence, sequence.span(count), count, sequence.steps(count)))
         parts = [part for part in parts if not part.answer.over]
-        if not parts and self._answers and not self._outputs:
+        if not parts and self._answers and not self._outputs and not (self.held and self.at_border):
             raise EngineError(f"{len(self._admission)} sequences wait, {len(self._running)} run, and none can go on")
         self._planned = self.meter.clock.seconds
         return parts
@@ -160,6 +168,13 @@ class Scheduler:
         if idle and (self._answers or self._running or len(self._admission)):
             raise EngineError(f"{len(self._answers)} requests are there, and an idle engine has none")
         self._cache.check([sequence.pages for sequence in self._running])
+
+    def _stop_at_borders(self) -> None:
+        """Sequences between two blocks give up their pages, whose keys and values will be outdated, and wait."""
+        for sequence in [sequence for sequence in self._running if sequence.at_border]:
+            self._running.remove(sequence)
+            self._cache.release(sequence.stop())
+            self._admission.add(sequence)
 
     def _sequence(self, request: Request, choice: int, seed: int) -> Sequence:
         self._orders += 1

@@ -97,6 +97,11 @@ class Sequence:
         return self.frozen if self.editing else len(self.tokens)
 
     @property
+    def at_border(self) -> bool:
+        """Whether no step has been taken on its open block, and none on those behind it."""
+        return not self.editing and self.run.canvas.step == 0
+
+    @property
     def lag(self) -> int:
         """How many positions may wait while it writes: the last block, or those that were edited together."""
         return self.block_length * (1 + (self.window.settings.blocks if self.window.settings else 0))

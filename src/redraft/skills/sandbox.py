@@ -2,7 +2,8 @@
 
 The child is `python -I -S` in a session of its own, with an empty environment, an empty working directory, limits
 on CPU time, memory, file size and processes, and an audit hook (see `_sandbox_child.py`); as root it also drops to
-an unprivileged user. The parent bounds the wall clock and the output and then kills the whole process group.
+an unprivileged user. Where `unshare` of util-linux may make one, it has an empty network namespace. The parent bounds
+the wall clock and the output and then kills the whole process group.
 It holds programs that a small model may write; against a determined attacker use a virtual machine.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,7 +64,7 @@ def run_function(source: str, function: str, calls: Sequence[Sequence[Any]], lim
         stdin.write(json.dumps(job).encode())
         stdin.seek(0)
         child = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(CHILD)],
+            [*network_namespace(), sys.executable, "-I", "-S", str(CHILD)],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -79,6 +82,19 @@ def run_function(source: str, function: str, calls: Sequence[Sequence[Any]], lim
                 child.stdout.close()
             child.wait()
     return Outcome(error=error) if error else _report(output, len(calls))
+
+
+@cache
+def network_namespace() -> tuple[str, ...]:
+    """The command that runs another without a network; empty where this system has none that works."""
+    program = shutil.which("unshare")
+    if program is None:
+        return ()
+    for how in ((program, "--net"), (program, "--user", "--net")):
+        done = subprocess.run([*how, sys.executable, "-I", "-S", "-c", ""], capture_output=True, env={}, check=False)
+        if done.returncode == 0:
+            return how
+    return ()
 
 
 def _read(child: subprocess.Popen[bytes], limits: Limits) -> tuple[bytes, str | None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from redraft.training.optimizer import Optimizer
 from redraft.training.parallel import Distributed, Ranks
 from redraft.training.precision import compute_dtype
 from redraft.training.preference import PreferenceObjective
-from redraft.training.recipe import Recipe
+from redraft.training.recipe import BaseRecipe, Recipe
 from redraft.training.resume import check_data, check_recipe, write_recipe
 from redraft.training.start import Start
 from redraft.training.state import load_state, states
@@ -30,31 +31,49 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_ma
 
 
 @dataclass
-class Run:
-    """What a run carries from step to step."""
+class BaseRun:
+    """What every kind of run carries from step to step."""
 
-    recipe: Recipe
+    recipe: BaseRecipe
     folder: Path
     ranks: Ranks
     model: LLaDA2
     distributed: Distributed
     optimizer: Optimizer
-    objective: Objective
     tokenizer: Tokenizer
-    source: Source
-    step: int = 0
-    positions: int = 0
-    seconds: float = 0.0
+    step: int = field(default=0, kw_only=True)
+    positions: int = field(default=0, kw_only=True)
+    seconds: float = field(default=0.0, kw_only=True)
+
+    @property
+    def fingerprint(self) -> str:
+        """Text that changes with what the run learns from."""
+        raise NotImplementedError
 
     @property
     def draws(self) -> Draws:
         """Of the step that comes."""
-        mask, plain = self.model.config.mask_token_id, self.tokenizer.special_ids
-        if mask is None:
-            raise ConfigError("the tokenizer names no mask token; training needs one")
-        length = self.recipe.schedule.block_length(self.step, self.model.config.block_length)
-        replacements = np.array([i for i in range(self.tokenizer.vocab_size) if i not in plain])
-        return Draws(self.recipe.seed, self.step, mask, self.tokenizer.eos_ids, length, replacements)
+        return draws_of(self.recipe, self.step, self.model.config, self.tokenizer)
+
+    def restore(self) -> None:
+        """Goes on from the folder's last checkpoint, if it has one."""
+        if states(self.folder):
+            extra = load_state(states(self.folder)[-1], self.distributed, self.optimizer)
+            check_data(self.folder, extra.get("data"), self.fingerprint)
+            self.step, self.positions, self.seconds = extra["step"], extra["positions"], extra["seconds"]
+
+
+@dataclass
+class Run(BaseRun):
+    """A run of `redraft train`."""
+
+    recipe: Recipe
+    objective: Objective
+    source: Source
+
+    @property
+    def fingerprint(self) -> str:
+        return self.source.fingerprint
 
 
 def open_run(recipe: Recipe, *, resume: bool = True) -> Run:
@@ -62,6 +81,28 @@ def open_run(recipe: Recipe, *, resume: bool = True) -> Run:
 
     Raises ConfigError if the run that is there can't go on by this recipe (`resume`).
     """
+    base, start = open_base(recipe, lambda folder: _make_tokenizer(recipe, folder), resume=resume)
+    objective = _objective(recipe, start, base.ranks)
+    source = _open_data(recipe, base.tokenizer, base.model.config)
+    run = Run(**vars(base) | {"recipe": recipe, "objective": objective, "source": source})
+    run.restore()
+    return run
+
+
+def draws_of(recipe: BaseRecipe, step: int, config: ModelConfig, tokenizer: Tokenizer) -> Draws:
+    """What the noise of a step needs."""
+    if config.mask_token_id is None:
+        raise ConfigError("the tokenizer names no mask token; training needs one")
+    length = recipe.schedule.block_length(step, config.block_length)
+    replacements = np.array([i for i in range(tokenizer.vocab_size) if i not in tokenizer.special_ids])
+    return Draws(recipe.seed, step, config.mask_token_id, tokenizer.eos_ids, length, replacements)
+
+
+def open_base(
+    recipe: BaseRecipe, make_tokenizer: Callable[[Path], None], *, resume: bool = True
+) -> tuple[BaseRun, Start]:
+    """The part that all kinds of runs have in common, before its last checkpoint is read; and where its weights come
+    from. make_tokenizer: writes the tokenizer of a run that has none into a folder."""
     folder, ranks = Path(recipe.run.output), Ranks()
     folder.mkdir(parents=True, exist_ok=True)
     if states(folder) and not resume:
@@ -73,7 +114,7 @@ def open_run(recipe: Recipe, *, resume: bool = True) -> Run:
         write_recipe(folder, recipe)
         if not states(folder):
             shutil.rmtree(folder / "tokenizer", ignore_errors=True)  # of a run that never came to a checkpoint
-            _make_tokenizer(recipe, folder / "tokenizer")
+            make_tokenizer(folder / "tokenizer")
     ranks.wait()
     tokenizer = Tokenizer.load(folder / "tokenizer")
     start = Start(recipe, tokenizer)
@@ -81,23 +122,15 @@ def open_run(recipe: Recipe, *, resume: bool = True) -> Run:
     dtype = compute_dtype(recipe.run.precision, ranks.device.type)
     distributed = Distributed(model, recipe.parallel, ranks, dtype)
     start.fill(distributed, trained=not states(folder))
-    objective = _objective(start, ranks)
     if recipe.run.compile:
         compile_layers(model)
     optimizer = Optimizer(distributed, recipe.optimizer, dtype)
-    source = _open_data(recipe, tokenizer, model.config)
-    run = Run(recipe, folder, ranks, model, distributed, optimizer, objective, tokenizer, source)
-    if states(folder):
-        extra = load_state(states(folder)[-1], distributed, optimizer)
-        check_data(folder, extra.get("data"), source.fingerprint)
-        run.step, run.positions, run.seconds = extra["step"], extra["positions"], extra["seconds"]
-    return run
+    return BaseRun(recipe, folder, ranks, model, distributed, optimizer, tokenizer), start
 
 
-def _objective(start: Start, ranks: Ranks) -> Objective:
+def _objective(recipe: Recipe, start: Start, ranks: Ranks) -> Objective:
     """The recipe's objective; preference training compares with the network that it starts from, unless that is the
     trained one without its adapters."""
-    recipe = start.recipe
     config, length = recipe.objective, start.config.block_length
     if config.balance_weight and not start.config.num_moe_layers:
         raise ConfigError(
@@ -125,11 +158,16 @@ def _open_data(recipe: Recipe, tokenizer: Tokenizer, model: ModelConfig) -> Sour
 
 def _make_tokenizer(recipe: Recipe, folder: Path) -> None:
     """The tokenizer of the checkpoint that the run starts from, or one trained on the run's own tasks."""
-    if not recipe.start:
-        texts = corpus(recipe.data, seed=recipe.seed, total=recipe.documents, samples=recipe.tokenizer.samples)
-        train_tokenizer(texts, recipe.tokenizer.vocab_size, folder)
+    if recipe.start:
+        copy_tokenizer(recipe.start, folder)
         return
-    start = checkpoint_folder(recipe.start)
+    texts = corpus(recipe.data, seed=recipe.seed, total=recipe.documents, samples=recipe.tokenizer.samples)
+    train_tokenizer(texts, recipe.tokenizer.vocab_size, folder)
+
+
+def copy_tokenizer(checkpoint: str, folder: Path) -> None:
+    """The tokenizer's files of a checkpoint. Raises CheckpointError if it has none that is whole."""
+    start = checkpoint_folder(checkpoint)
     Tokenizer.load(start)
     folder.mkdir(parents=True, exist_ok=True)
     for name in TOKENIZER_FILES:

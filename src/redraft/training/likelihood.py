@@ -57,21 +57,35 @@ def document_elbo(model: LLaDA2, layout: Layout, noisy: Noisy) -> Tensor:
     return terms.new_zeros(len(layout.documents)).index_add(0, document, terms)
 
 
-def elbo_masks(layout: Layout, *, seed: int, step: int, mask_id: int, use: int = 0) -> Noisy:
+def elbo_masks(
+    layout: Layout,
+    *,
+    seed: int,
+    step: int,
+    mask_id: int,
+    use: int = 0,
+    maskable_N: Tensor | None = None,
+    one_level: bool = False,
+) -> Noisy:
     """Masks exactly k of the n supervised positions of each unit, `ratio_MN` k/n, nothing replaced.
+
+    maskable_N: bool, the positions taken instead of the supervised ones, at least one in each unit. one_level: all
+    units of a copy take the same level.
 
     k is stratified twice over and still uniform over 1..n in each unit: the copies of a unit take one level in each of
     M equal parts of the range, and within a part the units of a document take one in each of U. Keyed by (seed, step,
     document, use), as all noise is.
     """
     masked, ratio = (np.zeros((layout.copies, layout.target_N.numel()), kind) for kind in (bool, np.float64))
-    unit_N, supervised_N = layout.unit_N.cpu().numpy(), layout.supervised_N.cpu().numpy()
+    supervised_N = (layout.supervised_N if maskable_N is None else maskable_N).cpu().numpy()
+    unit_N = layout.unit_N.cpu().numpy()
     for document in layout.documents:
         here = document.noisy
         rng = document_generator(seed, step, document.index, use)
         unit, supervised = unit_N[here] - unit_N[here.start], supervised_N[here]
         size_U = np.bincount(unit[supervised], minlength=len(document.block_U))
-        masks_MU = 1 + np.floor(_levels(layout.copies, len(size_U), rng) * size_U).astype(np.int64)
+        levels_MU = _levels(layout.copies, 1 if one_level else len(size_U), rng)
+        masks_MU = 1 + np.floor(levels_MU * size_U).astype(np.int64)
         masks_MU = np.minimum(masks_MU, size_U)  # a level may round up to 1
         order = np.where(supervised, 0.5 * rng.random((layout.copies, len(unit))), 0.75)
         place = np.argsort(np.argsort(unit + order, axis=1), axis=1) - np.searchsorted(unit, unit)

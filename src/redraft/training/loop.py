@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -20,7 +20,7 @@ from redraft.model.network import LLaDA2
 from redraft.text.tokenizer import Tokenizer
 from redraft.training.adapter_files import save_adapter
 from redraft.training.average import SCORE, Mean, average_states, best_states, note_score, score_of, to_average
-from redraft.training.build import Run, open_run
+from redraft.training.build import BaseRun, open_run
 from redraft.training.export import export
 from redraft.training.lora import checkpoint_names, is_adapted, plain_name
 from redraft.training.metrics import MetricsFile, draw_curves
@@ -35,6 +35,11 @@ Line = dict[str, float]
 Report = Callable[[Line], None]
 Evaluate = Callable[[LLaDA2, Tokenizer], Line]
 """Scores of a model that is in training, in evaluation mode; one of them is `score`, of which more is better."""
+
+Draw = Callable[[Path, Path], None]
+"""Draws a metrics file as a picture."""
+
+R = TypeVar("R", bound=BaseRun)
 
 AGAIN = 1.0  # seconds between two Ctrl-C that are meant as two
 
@@ -54,7 +59,23 @@ def train(
     not finite: the last checkpoint is whole then.
     """
     run = open_run(recipe, resume=resume)
-    settings, last = recipe.run, recipe.schedule.steps
+    exported = run_to_end(run, train_step, report=report, evaluate=evaluate)
+    if run.source.bad.count:  # those of this process
+        logging.getLogger(__name__).warning("data: left out when their turn came: %s", run.source.bad)
+    return exported
+
+
+def run_to_end(
+    run: R,
+    take_step: Callable[[R], Line],
+    *,
+    report: Report | None = None,
+    evaluate: Evaluate | None = None,
+    draw: Draw | None = None,
+) -> Path:
+    """`train` for any kind of run. take_step: takes a step and returns its metrics. draw: makes a picture of the
+    metrics file; None draws losses and evaluations."""
+    settings, last = run.recipe.run, run.recipe.schedule.steps
     evaluate = evaluate if settings.evaluate_every else None
     due = evaluate is not None and _lacks_score(run)
     run.ranks.wait()  # nobody writes a score before all have looked
@@ -62,7 +83,7 @@ def train(
         if evaluate and due:  # the run was ended between a checkpoint and its evaluation
             evaluate_run(run, evaluate, log)
         while run.step < last:
-            log.step(train_step(run))
+            log.step(take_step(run))
             due = evaluate is not None and (run.step == last or run.step % settings.evaluate_every == 0)
             stop = run.ranks.sums({"asked": len(asked)})["asked"] > 0
             if stop or due or run.step == last or run.step % settings.save_every == 0:
@@ -76,21 +97,19 @@ def train(
             average_states(to_average(run.folder, settings.average), run.distributed.pieces)
             if evaluate:
                 evaluate_run(run, evaluate, log, average=True)
-    if run.source.bad.count:  # those of this process
-        logging.getLogger(__name__).warning("data: left out when their turn came: %s", run.source.bad)
-    return finish(run)
+    return finish(run, draw or draw_curves)
 
 
-def save(run: Run) -> None:
+def save(run: BaseRun) -> None:
     """Writes a checkpoint; no process goes on before it is there."""
     settings = run.recipe.run
-    extra = {"positions": run.positions, "seconds": run.seconds, "data": run.source.fingerprint}
+    extra = {"positions": run.positions, "seconds": run.seconds, "data": run.fingerprint}
     best = best_states(run.folder, max(1, settings.average)) if settings.evaluate_every else []
     keep = settings.keep if best else max(settings.keep, settings.average)
     save_state(run.folder, run.step, run.distributed, run.optimizer, extra, keep, spare=best)
 
 
-def evaluate_run(run: Run, evaluate: Evaluate, log: Log, *, average: bool = False) -> None:
+def evaluate_run(run: BaseRun, evaluate: Evaluate, log: Log, *, average: bool = False) -> None:
     """Evaluates the model as it is, and notes its score in its checkpoint. average: it is a mean of several, which is
     no step of the run. The run goes on as if nothing had happened."""
     results: Line = {}
@@ -105,12 +124,12 @@ def evaluate_run(run: Run, evaluate: Evaluate, log: Log, *, average: bool = Fals
     run.ranks.wait()
 
 
-def finish(run: Run) -> Path:
+def finish(run: BaseRun, draw: Draw) -> Path:
     """The picture of the curves and the exported folder."""
     exported = run.folder / "export"
     if run.ranks.first:
         try:
-            draw_curves(run.folder / "metrics.jsonl", run.folder / "curves.png")
+            draw(run.folder / "metrics.jsonl", run.folder / "curves.png")
             model, state = _whole(run)
             export(model, run.folder / "tokenizer", exported, state=state)
             if is_adapted(model):
@@ -124,7 +143,7 @@ def finish(run: Run) -> Path:
     return exported
 
 
-def _whole(run: Run) -> tuple[LLaDA2, Mapping[str, Tensor]]:
+def _whole(run: BaseRun) -> tuple[LLaDA2, Mapping[str, Tensor]]:
     """The trained model as one process sees it: its own, or where that lies in parts, one without memory, whose tensors
     are read from the checkpoints and where they are frozen from the start, each when it is asked for."""
     if not run.distributed.collective:
@@ -160,7 +179,7 @@ def undisturbed(model: LLaDA2) -> Iterator[None]:
 class Log:
     """Where a run's metrics go: the file, the tracker, whoever watches. Only the first process writes."""
 
-    def __init__(self, run: Run, report: Report | None):
+    def __init__(self, run: BaseRun, report: Report | None):
         self.run = run
         self.report = report if run.ranks.first else None
         self.files: list[Tracker] = []
@@ -217,7 +236,7 @@ def stop_requests(folder: Path) -> Iterator[list[float]]:
             signal.signal(number, handler)
 
 
-def _lacks_score(run: Run) -> bool:
+def _lacks_score(run: BaseRun) -> bool:
     """Whether the run goes on from a checkpoint that an evaluation was due for and that has none."""
     settings, reached = run.recipe.run, states(run.folder)
     due = run.step == run.recipe.schedule.steps or run.step % settings.evaluate_every == 0

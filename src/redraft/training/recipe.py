@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -161,29 +161,20 @@ class RunConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """Everything a training run depends on. start: a checkpoint folder whose weights and tokenizer the run starts from;
-    "" trains both from scratch. model: fields of `ModelConfig` but the vocabulary's, which the tokenizer gives; with a
-    `start` they must be the checkpoint's; start: redraft-nano is the model inside the package. lora: adapters that are
-    trained instead of the weights."""
+class BaseRecipe:
+    """What every kind of training run depends on. start: a checkpoint folder whose weights and tokenizer the run starts
+    from; redraft-nano is the model inside the package. model: fields of `ModelConfig` but the vocabulary's, which the
+    tokenizer gives; with a `start` they must be the checkpoint's. lora: adapters that are trained instead of the
+    weights."""
 
     seed: int = 0
     start: str = ""
     model: dict[str, Any] = field(default_factory=dict)
-    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    batch: BatchConfig = field(default_factory=BatchConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     lora: LoraConfig | None = None
     run: RunConfig = field(default_factory=RunConfig)
-
-    @property
-    def documents(self) -> int:
-        """Rows of data over the whole run."""
-        return self.schedule.steps * self.batch.samples
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -201,12 +192,39 @@ class Recipe:
         for name in self.model:
             if name not in known:
                 raise ConfigError(f"unknown key 'model.{name}'{_nearest(name, known)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(BaseRecipe):
+    """A run of `redraft train`. start: "" trains weights and tokenizer from scratch."""
+
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+
+    @property
+    def documents(self) -> int:
+        """Rows of data over the whole run."""
+        return self.schedule.steps * self.batch.samples
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.objective.kind == "preference" and not self.start:
             raise ConfigError("objective.kind preference needs `start`, a checkpoint that learns to prefer, got none")
 
 
+R = TypeVar("R", bound=BaseRecipe)
+
+
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Reads a recipe and applies `section.key=value` overrides; an unknown key is an error that names the nearest."""
+    """A recipe of `redraft train`; see `load_as`."""
+    return load_as(Recipe, path, overrides)
+
+
+def load_as(kind: type[R], path: str | Path, overrides: Sequence[str] = ()) -> R:
+    """Reads a recipe of a kind and applies `section.key=value` overrides; an unknown key is an error that names the
+    nearest."""
     try:
         raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -217,7 +235,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise ConfigError(f"the recipe {path} must be a mapping of sections, got {type(raw).__name__}")
     for override in overrides:
         _override(raw, override)
-    return _build(Recipe, raw, "")
+    return _build(kind, raw, "")
 
 
 def _override(raw: dict[str, Any], override: str) -> None:

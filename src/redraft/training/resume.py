@@ -16,15 +16,17 @@ from typing import Any
 
 from redraft.errors import CheckpointError, ConfigError
 from redraft.model.storage import write_json
-from redraft.training.recipe import Recipe
+from redraft.training.recipe import BaseRecipe
 
 FILE = "recipe.json"
-FREE_SECTIONS = ("schedule", "objective", "optimizer", "parallel", "run")
-FREE_KEYS = ("batch.length", "data.bad_rows", "data.check")
+FREE_SECTIONS = (
+    "schedule", "objective", "likelihood", "loss", "rollout", "workers", "optimizer", "parallel", "run",
+)  # fmt: skip
+FREE_KEYS = ("batch.length", "batch.updates", "data.bad_rows", "data.check")
 FIXED_KEYS = ("optimizer.kind", "objective.kind")  # of sections whose other keys are free
 
 
-def check_recipe(folder: Path, recipe: Recipe) -> None:
+def check_recipe(folder: Path, recipe: BaseRecipe) -> None:
     """Raises ConfigError, with the keys, if the run in the folder can't go on by this recipe.
 
     Keys that the folder's recipe doesn't have are taken as they are: an older version of Redraft wrote it.
@@ -56,7 +58,7 @@ def check_data(folder: Path, before: str | None, now: str) -> None:
         )
 
 
-def write_recipe(folder: Path, recipe: Recipe) -> None:
+def write_recipe(folder: Path, recipe: BaseRecipe) -> None:
     """Keeps the recipe with the run; by a rename, so that a run that is killed leaves a whole one."""
     aside = folder / f"{FILE}.writing"
     write_json(aside, asdict(recipe))

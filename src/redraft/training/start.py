@@ -20,7 +20,7 @@ from redraft.training.lora import add_lora, is_adapted, plain_name
 from redraft.training.parallel import Distributed, Ranks
 from redraft.training.pieces import Piece, copied_piece
 from redraft.training.precision import compute_dtype
-from redraft.training.recipe import Recipe
+from redraft.training.recipe import BaseRecipe
 
 ORIGINAL, TRAINED = ".original_module.", ".modules_to_save.default."
 """How PEFT names a module that is trained whole: as it was, and its copy."""
@@ -32,7 +32,7 @@ class Start:
     Raises CheckpointError, ConfigError if the checkpoint isn't whole, or isn't of the recipe's model.
     """
 
-    def __init__(self, recipe: Recipe, tokenizer: Tokenizer):
+    def __init__(self, recipe: BaseRecipe, tokenizer: Tokenizer):
         self.recipe = recipe
         self.reader = CheckpointReader(checkpoint_folder(recipe.start)) if recipe.start else None
         if self.reader is None:

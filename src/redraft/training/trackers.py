@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from redraft.errors import ConfigError
-from redraft.training.recipe import Recipe
+from redraft.training.recipe import BaseRecipe
 
 PROJECT = "redraft"
 MODULES = {"tensorboard": "torch.utils.tensorboard", "trackio": "trackio", "wandb": "wandb"}
@@ -27,7 +27,7 @@ class Tracker(Protocol):
 class TensorBoard:
     """Event files under `folder/tensorboard`. A resumed run takes back the steps that it runs again."""
 
-    def __init__(self, recipe: Recipe, folder: Path, step: int):
+    def __init__(self, recipe: BaseRecipe, folder: Path, step: int):
         package: Any = tracker_package("tensorboard")
         self._writer = package.SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
@@ -42,7 +42,7 @@ class TensorBoard:
 class Hosted:
     """trackio, or wandb, whose calls it shares. A resumed run goes on under its name."""
 
-    def __init__(self, kind: str, recipe: Recipe, folder: Path, step: int):
+    def __init__(self, kind: str, recipe: BaseRecipe, folder: Path, step: int):
         package: Any = tracker_package(kind)
         name = _name(folder, fresh=step == 0)
         # wandb finds a run by its id, and trackio by its name.
@@ -59,7 +59,7 @@ class Hosted:
         self._run.finish()
 
 
-def open_tracker(recipe: Recipe, folder: Path, step: int) -> Tracker | None:
+def open_tracker(recipe: BaseRecipe, folder: Path, step: int) -> Tracker | None:
     """The tracker of `run.track`, for a run that goes on after `step` steps. Raises ConfigError if its package is
     missing."""
     kind = recipe.run.track

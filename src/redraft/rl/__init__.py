@@ -1,0 +1,1 @@
+"""Reinforcement learning of block-diffusion models by EBPO (docs/rl.md)."""
