@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from redraft.training.balance import DocumentBalance, document_balance
 from redraft.training.build import open_run
 from redraft.training.forward import noisy_hidden
 from redraft.training.layout import lay_out
+from redraft.training.lora import LoraConfig, add_lora
 from redraft.training.parallel import ParallelConfig
 from redraft.training.step import train_step
 
@@ -62,6 +64,21 @@ def test_every_layer_is_seen_while_it_is_watched() -> None:
         noisy_hidden(model, layout, noise(layout))
     noisy_hidden(model, layout, noise(layout))
     assert even < float(balance.total.detach()) < even * 8 / 2
+
+
+def test_a_router_that_is_trained_beside_adapters_is_seen_once() -> None:
+    plain = tiny_model(**MODEL)
+    layout = lay_out(some_documents(), 4, (EOS,))
+    expected, found = DocumentBalance(layout), DocumentBalance(layout)
+    with expected.watching(plain):
+        noisy_hidden(plain, layout, noise(layout))
+    adapted = add_lora(copy.deepcopy(plain), LoraConfig(train_router=True))
+    with found.watching(adapted):
+        noisy_hidden(adapted, layout, noise(layout))
+    assert float(found.total.detach()) == pytest.approx(float(expected.total.detach()), rel=1e-9)
+    found.total.backward()
+    gates = {name for name, p in adapted.named_parameters() if p.grad is not None and ".mlp.gate." in name}
+    assert len(gates) == len(routers(plain))
 
 
 def test_recomputed_layers_count_once_and_have_the_same_gradient() -> None:

@@ -421,6 +421,12 @@ def test_the_best_checkpoints_outlive_newer_ones(tmp_path: Path) -> None:
     assert names(tmp_path) == [2, 4, 7]
 
 
+def test_the_last_evaluation_leaves_no_checkpoint_that_it_displaced(tmp_path: Path) -> None:
+    options = ("schedule.steps=3", "run.evaluate_every=1", "run.keep=1", "run.average=2")
+    train(recipe(tmp_path, *options), evaluate=scores(0.5, 0.9, 0.95, 0.7))
+    assert names(tmp_path) == [2, 3]
+
+
 def test_without_scores_the_last_checkpoints_are_averaged(tmp_path: Path) -> None:
     folder = train(recipe(tmp_path, "schedule.steps=6", "run.save_every=1", "run.keep=1", "run.average=3"))
     assert names(tmp_path) == [4, 5, 6]

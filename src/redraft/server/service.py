@@ -174,9 +174,11 @@ class Service:
         ends them, and their clients are told."""
         self.draining = True
         ends = [asyncio.create_task(event.wait()) for event in (self._idle, self._hurried)]
-        await asyncio.wait(ends, timeout=self.settings.drain_seconds, return_when=asyncio.FIRST_COMPLETED)
-        for end in ends:
-            end.cancel()
+        try:
+            await asyncio.wait(ends, timeout=self.settings.drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
         for name in list(self._live):
             if self._engine is not None and self._engine.alive:
                 with suppress(EngineError, InvalidInput):

@@ -26,7 +26,7 @@ from redraft.training.lora import checkpoint_names, is_adapted, plain_name
 from redraft.training.metrics import MetricsFile, draw_curves
 from redraft.training.recipe import Recipe
 from redraft.training.start import Start
-from redraft.training.state import save_state, states
+from redraft.training.state import prune, save_state, states
 from redraft.training.step import train_step
 from redraft.training.tensors import Tensors
 from redraft.training.trackers import Tracker, open_tracker
@@ -102,11 +102,15 @@ def run_to_end(
 
 def save(run: BaseRun) -> None:
     """Writes a checkpoint; no process goes on before it is there."""
-    settings = run.recipe.run
     extra = {"positions": run.positions, "seconds": run.seconds, "data": run.fingerprint}
+    save_state(run.folder, run.step, run.distributed, run.optimizer, extra, *_kept(run))
+
+
+def _kept(run: BaseRun) -> tuple[int, list[Path]]:
+    """How many of the latest checkpoints stay, and the best ones, which do so besides."""
+    settings = run.recipe.run
     best = best_states(run.folder, max(1, settings.average)) if settings.evaluate_every else []
-    keep = settings.keep if best else max(settings.keep, settings.average)
-    save_state(run.folder, run.step, run.distributed, run.optimizer, extra, keep, spare=best)
+    return settings.keep if best else max(settings.keep, settings.average), best
 
 
 def evaluate_run(run: BaseRun, evaluate: Evaluate, log: Log, *, average: bool = False) -> None:
@@ -119,6 +123,7 @@ def evaluate_run(run: BaseRun, evaluate: Evaluate, log: Log, *, average: bool = 
     if run.ranks.first:
         if not average:
             note_score(states(run.folder)[-1], results[SCORE])
+            prune(run.folder, *_kept(run))  # one that is no longer among the best
         kind = "eval_average" if average else "eval"
         log.evaluation({f"{kind}_{name}": value for name, value in results.items()})
     run.ranks.wait()

@@ -66,10 +66,15 @@ def save_state(
         aside.rename(target)
         _sync_folder(folder)
         shutil.rmtree(folder / _OLD, ignore_errors=True)
-        for old in set(states(folder)[:-keep]) - set(spare):
-            shutil.rmtree(old)
+        prune(folder, keep, spare)
     ranks.wait()
     return target
+
+
+def prune(folder: Path, keep: int, spare: Collection[Path] = ()) -> None:
+    """Deletes the checkpoints before the latest `keep`, but for those to `spare`."""
+    for old in set(states(folder)[:-keep]) - set(spare):
+        shutil.rmtree(old)
 
 
 def states(folder: Path) -> list[Path]:
