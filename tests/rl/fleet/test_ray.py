@@ -61,7 +61,7 @@ def test_killed_actors_and_nodes_are_replaced(start: Path, tmp_path: Path, two_n
         cluster.remove_node(second)
         for _ in range(2):
             rl_step(run)
-        assert fleet.restarts >= 2 and fleet._ledger.duplicates == 0
+        assert fleet.restarts >= 2 and fleet.duplicates == 0
     finally:
         run.close()
     lines = read_lines(tmp_path / "run" / "samples.jsonl")
