@@ -119,7 +119,14 @@ def test_every_metric_stands_in_the_guide(start: Path, tmp_path: Path, letters: 
     guide = (Path(__file__).parents[2] / "docs" / "rl.md").read_text(encoding="utf-8")
     cells = "".join(re.findall(r"^\|([^|]+)\|", guide.split("## metrics.jsonl")[1], re.MULTILINE))
     line = rl_step(open_rl_run(recipe(start, tmp_path / "run", "loss.kl=0.1", "batch.updates=1")))
-    others = {"correct", "format", "overlong", "behaviour_weight"}  # of other rewards, of workers
+    others = {
+        "correct",
+        "format",
+        "overlong",
+        "behaviour_weight",
+        "restarts",
+        "duplicates",
+    }  # of other rewards, of workers
     assert set(re.findall(r"`([a-z_]+)`", cells)) == (line.keys() - {"vowels"}) | others
 
 

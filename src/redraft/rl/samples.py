@@ -23,6 +23,7 @@ def write_samples(file: MetricsFile, step: int, groups: list[list[Rollout]], tok
             reward=rollout.reward,
             parts=dict(rollout.parts),
             messages=list(rollout.messages),
+            steps=[turn.trajectory.steps for turn in rollout.steps],
             edits=[edits(turn, tokenizer) for turn in rollout.steps],
         )
 

@@ -31,6 +31,10 @@ class Answers(Protocol):
         """The step is over, and the run's network has the weights of the next one."""
         ...
 
+    def metrics(self) -> dict[str, float]:
+        """What there is to say of those who answer."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -53,6 +57,9 @@ class InProcess:
     def trained(self) -> None:
         self.llm.weights_changed()
 
+    def metrics(self) -> dict[str, float]:
+        return {}
+
     def close(self) -> None:
         pass
 
@@ -72,6 +79,9 @@ class Workers:
 
     def trained(self) -> None:
         self.fleet.trained(self._weights())
+
+    def metrics(self) -> dict[str, float]:
+        return {"restarts": self.fleet.restarts, "duplicates": self.fleet.duplicates}
 
     def close(self) -> None:
         self.fleet.close()

@@ -35,6 +35,7 @@ def rl_step(run: RLRun) -> Line:
     line = described(rollouts) | {
         "skipped": 1.0 - float(useful_P.double().mean()),
         "staleness": sum(stale) / len(stale),
+        **run.answers.metrics(),
     }
     chosen = [
         pair

@@ -84,6 +84,11 @@ class Fleet(Generic[T]):
             self._weights = weights
             self._changed.notify_all()
 
+    @property
+    def duplicates(self) -> int:
+        """Answers that came twice, of which one counted."""
+        return self._ledger.duplicates
+
     def close(self) -> None:
         with self._changed:
             self._closing = True

@@ -6,7 +6,9 @@ can run code in it.
 
 from __future__ import annotations
 
+import re
 import signal
+import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +20,8 @@ from redraft.rl.fleet.fleet import WorkerDied
 from redraft.rl.fleet.ledger import Job
 from redraft.rl.fleet.worker import Group, RolloutWorker
 from redraft.rl.recipe import RLRecipe
+
+CONNECT = 10.0  # seconds that a cluster's address has to answer
 
 
 class RayBackend:
@@ -48,8 +52,11 @@ class RayBackend:
         how = {"address": address} if address else {"num_cpus": recipe.workers.count, "include_dashboard": False}
         asked = signal.getsignal(signal.SIGTERM)
         try:
+            if address and (found := re.fullmatch(r"([^:/]+):([0-9]+)", address)):
+                # Ray would try for minutes.
+                socket.create_connection((found[1], int(found[2])), CONNECT).close()
             self._ray.init(log_to_driver=False, **how)
-        except ConnectionError as error:
+        except OSError as error:  # ConnectionError is one
             raise ConfigError(f"workers.address {address!r}: no Ray cluster answers there ({error})") from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, asked)  # Ray would leave at once; the run writes a checkpoint first
