@@ -52,8 +52,8 @@ def supported(cpuinfo: Path = CPUINFO) -> tuple[Level, ...]:
 
 
 def wanted() -> tuple[Level, ...]:
-    """The levels to try, the best first: what the processor has, from REDRAFT_KERNEL on where that is set; none if it is
-    "off". ConfigError for another value, or a level that the processor lacks."""
+    """The levels to try, the best first: what the processor has, from REDRAFT_KERNEL on where that is set; none if it
+    is "off". ConfigError for another value, or a level that the processor lacks."""
     found, asked = supported(), os.environ.get(VARIABLE, "")
     if asked == OFF:
         return ()

@@ -57,8 +57,8 @@ class _Stack(ctypes.Structure):
 class Library:
     """One built kernel. Weights are read where they lie, as torch has them; nothing is copied or kept of them.
 
-    Tensors are on the CPU, their last dimension is dense; x is float32 or bfloat16, and weights of a call are all of one
-    of these. What a row gives depends on that row alone, bit for bit.
+    Tensors are on the CPU, their last dimension is dense; x is float32 or bfloat16, and weights of a call are all of
+    one of these. What a row gives depends on that row alone, bit for bit. instructions: that a dtype is computed with.
     """
 
     def __init__(self, path: Path, level: Level) -> None:
@@ -68,12 +68,13 @@ class Library:
         except OSError as error:
             raise BuildError(f"{path} can't be loaded: {error}") from None
         self.level = level
+        vectors = "AVX-512" if "avx512f" in level.features else "AVX2"
+        native = {"amx": "AMX", "avx512_bf16": "AVX512-BF16"}.get(level.name, f"{vectors}, widened")
+        self.instructions = {torch.float32: vectors, torch.bfloat16: native}
         self._c.redraft_start.argtypes = [ctypes.c_void_p]
         rows, stack, count = ctypes.POINTER(_Rows), ctypes.POINTER(_Stack), ctypes.c_int64
         address, number = ctypes.c_void_p, ctypes.c_int
-        self._c.redraft_experts.argtypes = [
-            *(rows, address, address, count, stack, stack, stack, number, rows, number)
-        ]
+        self._c.redraft_experts.argtypes = [*(rows, address, address, count, stack, stack, stack, number, rows, number)]
         self._c.redraft_linear.argtypes = [rows, stack, number, rows, number]
         if not self._c.redraft_start(threads_of_process()):
             raise BuildError(f"the system grants no {level.name} instructions to this process")
@@ -150,8 +151,8 @@ def library() -> Library | None:
 
 
 def threads_of_process() -> int | None:
-    """The address of GOMP_parallel in the OpenMP runtime that torch has brought into this process; a second runtime would
-    be a second pool of threads. None where there is none."""
+    """The address of GOMP_parallel in the OpenMP runtime that torch has brought into this process; a second runtime
+    would be a second pool of threads. None where there is none."""
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     except OSError:
