@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from redraft.kernels.cpu.build import BuildError, build
+from redraft.kernels.cpu.build import BuildError, build, compiler
 from redraft.kernels.cpu.levels import supported
 from redraft.kernels.cpu.library import Library
 from redraft.kernels.moe import routed_experts_reference
@@ -18,9 +18,10 @@ FLOAT, BF16 = torch.float32, torch.bfloat16
 BOUND = {FLOAT: 1e-6, BF16: 6e-3}
 
 try:
-    LIBRARIES = [Library(build(level.flags), level) for level in supported()]
-except BuildError as error:  # no compiler here: the other files test what happens then
+    compiler()
+except BuildError as error:  # test_build.py says what happens then
     pytest.skip(str(error), allow_module_level=True)
+LIBRARIES = [Library(build(level.flags), level) for level in supported()]
 each = pytest.mark.parametrize("kernel", LIBRARIES, ids=[library.level.name for library in LIBRARIES])
 both = pytest.mark.parametrize("dtype", [FLOAT, BF16], ids=["float32", "bfloat16"])
 Weights = tuple[torch.Tensor, torch.Tensor]

@@ -5,10 +5,10 @@
 // order of the row's own list. Compiled once for each set of instructions (build.py); called through ctypes.
 #include <algorithm>
 #include <cstdlib>
-#include <new>
 
 #include "amx.h"
 #include "dot.h"
+#include "kernel.h"
 #include "matrix.h"
 #include "parallel.h"
 #include "rows.h"
@@ -33,16 +33,16 @@ class Workspace {
    public:
     ~Workspace() { std::free(start_); }
 
+    // For one call, which takes its parts of it. False without memory.
     bool reserve(int64_t bytes) {
+        used_ = 0;
         if (bytes <= size_) return true;
         std::free(start_);
         size_ = (bytes + 4095) / 4096 * 4096;
         start_ = static_cast<char*>(std::aligned_alloc(4096, size_));
         if (!start_) size_ = 0;
-        used_ = 0;
         return start_ != nullptr;
     }
-    void begin() { used_ = 0; }
     template <class T>
     T* take(int64_t count) {
         T* taken = reinterpret_cast<T*>(start_ + used_);
@@ -53,6 +53,7 @@ class Workspace {
     static int64_t room(int64_t count) {
         return (count * int64_t(sizeof(T)) + 63) / 64 * 64;
     }
+    // Gives back what is too much to keep.
     void end() {
         if (size_ <= KEPT) return;
         std::free(start_);
@@ -71,33 +72,6 @@ thread_local Workspace workspace;
 struct Piece {
     int64_t expert, pair, rows;
 };
-
-}  // namespace
-}  // namespace redraft
-
-extern "C" {
-
-using namespace redraft;
-
-enum { FLOAT32 = 0, BFLOAT16 = 1 };
-enum { DONE = 0, BAD_EXPERT = 1, NO_MEMORY = 2 };
-
-// rows numbers of `type` with `stride` numbers from one row to the next.
-struct Rows {
-    void* data;
-    int64_t count, width, stride;
-    int32_t type;
-};
-
-// `count` matrices, `stack` numbers from one to the next.
-struct Stack {
-    const void* data;
-    int64_t count, outputs, inputs, row, stack;
-};
-}
-
-namespace redraft {
-namespace {
 
 template <class T>
 Matrix matrix(const Stack& stack, int64_t index) {
@@ -176,7 +150,6 @@ int experts(
         + threads * (Workspace::room<char>(scratch) + Workspace::room<float>(down.outputs))
     );
     if (!fits) return NO_MEMORY;
-    workspace.begin();
     int64_t* start = workspace.take<int64_t>(gate.count + 1);
     int64_t* order = workspace.take<int64_t>(pairs);   // pairs (row * per_row + slot), by expert
     int64_t* place = workspace.take<int64_t>(pairs);   // where each lies in that order
@@ -244,7 +217,6 @@ int experts(
                 put_row(out, row, 0, sum, down.outputs);
             }
     });
-    workspace.end();
     return DONE;
 }
 
@@ -254,7 +226,6 @@ int linear(const Rows& x, const Stack& weight, const Rows& out, int threads) {
     const int64_t pieces = (x.count + CHUNK - 1) / CHUNK;
     const int64_t scratch = Kernel::bytes(CHUNK, x.width) + CHUNK * SLICE * 4;
     if (!workspace.reserve(threads * Workspace::room<char>(scratch))) return NO_MEMORY;
-    workspace.begin();
     char* spaces = workspace.take<char>(threads * Workspace::room<char>(scratch));
     const Matrix all = matrix<W>(weight, 0);
     const int64_t cut = parts(all.outputs, pieces, threads);
@@ -275,7 +246,6 @@ int linear(const Rows& x, const Stack& weight, const Rows& out, int threads) {
             }
         }
     });
-    workspace.end();
     return DONE;
 }
 
@@ -293,7 +263,8 @@ using Float32 = Dot<Widened<float>>;
 
 extern "C" {
 
-// Once, before anything else. parallel: see Team; null for one thread. Whether this process may use the instructions.
+using namespace redraft;
+
 int redraft_start(void* parallel) {
     team = reinterpret_cast<Team>(parallel);
 #if defined(__AMX_BF16__)
@@ -304,18 +275,21 @@ int redraft_start(void* parallel) {
 #endif
 }
 
-// out = sum over a row's experts of share * down(silu(gate(x)) * up(x)). expert, share: [rows, per_row], dense; expert
-// null: expert 0 for all; share null: 1. type: of the weights. DONE, BAD_EXPERT or NO_MEMORY.
 int redraft_experts(
     const Rows* x, const int64_t* expert, const float* share, int64_t per_row, const Stack* gate, const Stack* up,
     const Stack* down, int type, const Rows* out, int threads
 ) {
+    if (!x->count) return DONE;
     auto run = type == FLOAT32 ? experts<Float32> : experts<Bfloat16>;
-    return run(*x, expert, share, per_row, *gate, *up, *down, *out, threads);
+    const int status = run(*x, expert, share, per_row, *gate, *up, *down, *out, threads);
+    workspace.end();
+    return status;
 }
 
-// out = x times the transposed weight.
 int redraft_linear(const Rows* x, const Stack* weight, int type, const Rows* out, int threads) {
-    return (type == FLOAT32 ? linear<Float32> : linear<Bfloat16>)(*x, *weight, *out, threads);
+    if (!x->count) return DONE;
+    const int status = (type == FLOAT32 ? linear<Float32> : linear<Bfloat16>)(*x, *weight, *out, threads);
+    workspace.end();
+    return status;
 }
 }
