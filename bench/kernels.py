@@ -29,6 +29,7 @@ from redraft.kernels.moe import routed_experts
 from redraft.model.config import ModelConfig
 
 ARMS = ("fused", "torch")
+DENSE = ("attention's projection", "head")
 COPIES = 4  # of each weight, used in turn: together larger than what a processor's caches keep
 TINY = {
     "hidden_size": 64,
@@ -88,13 +89,13 @@ def phases(config: ModelConfig, rows: int, dtype: torch.dtype, generator: torch.
             floors.Cost(2.0 * rows * one, float(size * one)),
         ),
         phase(
-            "attention's projection",
+            DENSE[0],
             lambda: (random(heads, c.hidden_size),),
             lambda weight: linear(x, weight),
             floors.Cost(2.0 * rows * heads * c.hidden_size, float(size * heads * c.hidden_size)),
         ),
         phase(
-            "head",
+            DENSE[1],
             lambda: (random(c.vocab_size, c.hidden_size),),
             lambda weight: linear(x, weight, torch.float32),
             floors.Cost(2.0 * rows * c.vocab_size * c.hidden_size, float(size * c.vocab_size * c.hidden_size)),
