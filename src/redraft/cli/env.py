@@ -35,6 +35,7 @@ def describe() -> dict[str, Any]:
     import torch
 
     from redraft import __version__
+    from redraft.kernels import dispatch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
@@ -46,6 +47,7 @@ def describe() -> dict[str, Any]:
         "torch threads": torch.get_num_threads(),
         "cpu instructions": torch.backends.cpu.get_cpu_capability(),
         "bfloat16 matrix products on the cpu": "native" if _native_bfloat16() else "emulated (slow)",
+        "matrix products": dispatch.table(),
         "devices": ", ".join(["cpu", *gpus]),
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "unset"),
     }

@@ -22,6 +22,7 @@ from redraft.engine.request import EngineSettings, Failure, Request
 from redraft.engine.scheduler import Part, Scheduler
 from redraft.engine.statistics import EngineStatistics
 from redraft.engine.storage import PageStorage
+from redraft.kernels import dispatch
 from redraft.model.network import LLaDA2
 from redraft.text.detokenizer import Detokenizer
 from redraft.text.tokenizer import Tokenizer
@@ -53,6 +54,7 @@ class Engine:
             "block_length", model.config.block_length if block_length is None else block_length
         )
         self.settings = settings
+        dispatch.prepare(model.device, model.dtype)
         self._config = model.config
         self._tokenizer = tokenizer
         count = settings.pages or pool_pages(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from redraft.kernels.dispatch import fused
 from redraft.kernels.grouped import LowRank, grouped_linear
 
 
@@ -38,8 +39,13 @@ def routed_experts(
 
     expert_NK: int64 ids; weight_NK: the router's weights; gate_up_EHC: [E, 2F, C], gate rows first. exchange: where
     this process holds E of `exchange.size * E` experts; ids count over all of them.
-    Sorts the (row, expert) pairs by expert, so that each expert is one matrix product whatever the routing.
+    In inference on a CPU the kernel of `redraft.kernels.cpu` does all of it, expert by expert. Else the (row, expert)
+    pairs are sorted by expert, so that each expert is one matrix product whatever the routing.
     """
+    if exchange is None and isinstance(gate_up_EHC, Tensor) and isinstance(down_ECF, Tensor):
+        kernel = fused(x_NC, gate_up_EHC, down_ECF)
+        if kernel is not None:
+            return kernel.routed_experts(x_NC, expert_NK, weight_NK, gate_up_EHC, down_ECF)
     rows, per_row = expert_NK.shape
     order = torch.argsort(expert_NK.flatten(), stable=True)
     experts = gate_up_EHC.shape[0] * (exchange.size if exchange else 1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from redraft.kernels.linear import Linear, linear, swiglu
 from redraft.kernels.moe import Exchange, routed_experts
 from redraft.model.attention import Attend
 from redraft.model.config import ModelConfig
@@ -37,8 +38,8 @@ class Attention(nn.Module):
         self.config, self.layer = config, layer
         heads = config.num_attention_heads + 2 * config.num_key_value_heads
         factory = {"device": device, "dtype": dtype}
-        self.query_key_value = nn.Linear(config.hidden_size, heads * config.head_dim, bias=False, **factory)
-        self.dense = nn.Linear(config.num_attention_heads * config.head_dim, config.hidden_size, bias=False, **factory)
+        self.query_key_value = Linear(config.hidden_size, heads * config.head_dim, **factory)
+        self.dense = Linear(config.num_attention_heads * config.head_dim, config.hidden_size, **factory)
         if config.use_qk_norm:
             self.query_layernorm = RMSNorm(config.head_dim, config.rms_norm_eps, **factory)
             self.key_layernorm = RMSNorm(config.head_dim, config.rms_norm_eps, **factory)
@@ -58,12 +59,15 @@ class SwiGLU(nn.Module):
     def __init__(self, hidden: int, width: int, device=None, dtype=None):
         super().__init__()
         factory = {"device": device, "dtype": dtype}
-        self.gate_proj = nn.Linear(hidden, width, bias=False, **factory)
-        self.up_proj = nn.Linear(hidden, width, bias=False, **factory)
-        self.down_proj = nn.Linear(width, hidden, bias=False, **factory)
+        self.gate_proj = Linear(hidden, width, **factory)
+        self.up_proj = Linear(hidden, width, **factory)
+        self.down_proj = Linear(width, hidden, **factory)
 
     def forward(self, x: Tensor, pools: Tensor | None = None) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate, up, down = self.gate_proj, self.up_proj, self.down_proj
+        if type(gate) is type(up) is type(down) is Linear:  # no adapter has taken the place of one
+            return swiglu(x, gate.weight, up.weight, down.weight)
+        return down(F.silu(gate(x)) * up(x))
 
 
 class Experts(nn.Module):
@@ -156,7 +160,7 @@ class LLaDA2(nn.Module):
         self.layers = nn.ModuleList(Layer(config, layer, **factory) for layer in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, **factory)
         if not config.tie_word_embeddings:
-            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, **factory)
+            self.lm_head = Linear(config.hidden_size, config.vocab_size, **factory)
         if self.word_embeddings.weight.device.type != "meta":
             self.reset_parameters()
 
@@ -190,4 +194,4 @@ class LLaDA2(nn.Module):
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., C], in float32 (float64 in a float64 model)."""
         weight = self.word_embeddings.weight if self.config.tie_word_embeddings else self.lm_head.weight
-        return F.linear(hidden, weight).to(at_least_float32(hidden.dtype))
+        return linear(hidden, weight, at_least_float32(hidden.dtype))

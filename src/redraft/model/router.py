@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from redraft.kernels.linear import linear
 from redraft.model.config import ModelConfig
 from redraft.model.precision import at_least_float32
 
@@ -45,7 +45,7 @@ class Router(nn.Module):
     def forward(self, x_NC: Tensor, pools_N: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Returns (expert ids int64 [N, K], weights [N, K] in the router's dtype)."""
         config = self.config
-        score_NE = torch.sigmoid(F.linear(x_NC.to(self.weight.dtype), self.weight))
+        score_NE = torch.sigmoid(linear(x_NC.to(self.weight.dtype), self.weight))
         with torch.no_grad():
             biased_NE = score_NE + self.expert_bias
             if config.block_routing is not None and config.block_routing < config.num_experts:

@@ -1,0 +1,54 @@
+"""Which implementation computes the matrix products of a forward: one table, by device and dtype.
+
+The CPU kernel (`redraft.kernels.cpu`) computes inference: it has no gradients. Everything else is torch's.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from redraft.kernels.cpu.library import TYPES, Library, library
+
+_PLAIN = (Tensor, nn.Parameter)
+TORCH = "torch"
+
+
+def fused(x: Tensor, *weights: object) -> Library | None:
+    """The CPU kernel where it computes products of these rows and weights, else None, and torch does.
+
+    That is in `torch.inference_mode` without autocast, for plain float32 or bfloat16 tensors on the CPU, all of one
+    dtype and dense in their last dimension.
+    """
+    if not torch.is_inference_mode_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+        return None
+    if x.dtype not in TYPES:
+        return None
+    for tensor in (x, *weights):
+        if type(tensor) not in _PLAIN or tensor.device.type != "cpu":
+            return None
+        if tensor.dtype != x.dtype or tensor.stride(-1) != 1:
+            return None
+    return library()
+
+
+def prepare(device: torch.device, dtype: torch.dtype) -> None:
+    """Builds the kernel where a forward on this device and in this dtype will want it, so that the first one needn't
+    wait."""
+    if device.type == "cpu" and dtype in TYPES:
+        library()
+
+
+def table() -> dict[str, str]:
+    """What computes inference, by device and dtype, for people to read. Builds the CPU kernel if need be."""
+    kernel = library()
+    return {
+        **{f"cpu {_name(dtype)}": f"C++ ({kernel.instructions[dtype]})" if kernel else TORCH for dtype in TYPES},
+        "cpu float16, float64": TORCH,
+        "gpu": TORCH,
+        "training": TORCH,
+    }
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
