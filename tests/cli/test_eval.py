@@ -8,9 +8,10 @@ import pytest
 
 from redraft.cli.main import run
 from redraft.eval import runner
+from redraft.eval.answer import LocalModel
 from redraft.eval.records import Record
-from redraft.eval.runner import Job
-from redraft.eval.skills import answer
+from redraft.eval.runner import Job, in_batches
+from redraft.eval.task import Suite
 from redraft.types import Choice, Completion, SamplingParams, Stats
 
 
@@ -18,6 +19,7 @@ class Parrot:
     """Answers every prompt with one word."""
 
     block_length = 32
+    context_length = 1024
 
     def render(self, messages: object, tools: object = None) -> list[int]:
         return [1]
@@ -38,12 +40,12 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _workers(stop_at: int | None):
-    def in_processes(folder: Path, model: str, processes: int):
+    def in_processes(folder: Path, model: str, processes: int, suite: Suite):
         def work(jobs: Sequence[Job]) -> Iterator[list[Record]]:
             for number, job in enumerate(jobs):
                 if number == stop_at:
                     raise KeyboardInterrupt
-                yield answer(Parrot(), model, job.item, job.settings)
+                yield from in_batches(LocalModel(Parrot(), model), suite)([job])
 
         return work
 

@@ -57,15 +57,16 @@ def skills(
     from redraft.eval.report import markdown, write_report
     from redraft.eval.runner import fingerprint, in_processes, run
     from redraft.eval.settings import settings_named
-    from redraft.eval.skills import draw_items
+    from redraft.eval.skills import SkillSuite
     from redraft.eval.table import Run, build_table
     from redraft.model.folder import checkpoint_folder
 
     points = settings_named(settings)
     folder = checkpoint_folder(model)
     weights = fingerprint(folder)
-    workers = in_processes(folder, weights, processes)
-    items = draw_items(seed, per_skill, split)
+    suite = SkillSuite(seed, per_skill, split)
+    workers = in_processes(folder, weights, processes, suite)
+    items = suite.items()
     with RecordLog(out / "records.jsonl") as log, Progress() as progress:
         try:
             records = run(items, points, weights, log, workers, progress.show)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from redraft.engine.llm import LLM
+from redraft.eval.answer import Answerer, LocalModel
+from redraft.eval.runner import Job, in_batches
 from redraft.eval.settings import QUALITY, SPEED, Setting
-from redraft.eval.skills import Answerer, answer, draw_items
+from redraft.eval.skills import SkillSuite
 from redraft.eval.statistics import summarise
 from redraft.skills import SKILLS
 
@@ -21,8 +23,9 @@ def quick_accuracy(
     each setting: "accuracy", "tokens_per_forward", "edits_per_100_tokens", and each skill's accuracy by its name.
     """
     llm = LLM(model, device="cpu") if isinstance(model, (str, Path)) else model
-    items = draw_items(seed, max(1, n // len(SKILLS)), "seen")
-    records = [record for item in items for record in answer(llm, "", item, settings)]
+    suite = SkillSuite(seed, max(1, n // len(SKILLS)), "seen")
+    jobs = [Job(item, tuple(settings)) for item in suite.items()]
+    records = [record for part in in_batches(LocalModel(llm, ""), suite)(jobs) for record in part]
     result = {}
     for setting in settings:
         mine = [record for record in records if record.setting == setting.key]
@@ -31,5 +34,5 @@ def quick_accuracy(
             "accuracy": summary.accuracy.value,
             "tokens_per_forward": summary.tokens_per_forward,
             "edits_per_100_tokens": summary.edits_per_100_tokens,
-        } | {skill: summarise([record for record in mine if record.skill == skill]).accuracy.value for skill in SKILLS}
+        } | {skill: summarise([record for record in mine if record.task == skill]).accuracy.value for skill in SKILLS}
     return result

@@ -24,7 +24,7 @@ VERDICTS = {True: "yes", False: "no", None: "not measured"}
 
 def report_json(table: Table) -> dict[str, Any]:
     """The whole table, the targets, and what each level asks, as JSON values."""
-    levels = {skill: SKILLS[skill].level_descriptions for skill in table.skills if skill in SKILLS}
+    levels = {skill: SKILLS[skill].level_descriptions for skill in table.tasks if skill in SKILLS}
     return table.to_json() | {"targets": [asdict(target) for target in targets(table)], "levels": levels}
 
 
@@ -94,7 +94,7 @@ def _settings(table: Table, rows: Sequence[Row]) -> str:
         [
             (
                 LABELS.get(row.setting, ""),
-                f"{row.setting.threshold:g}",
+                row.setting.key.partition("/")[0],
                 row.setting.key.partition("/")[2],
                 *_figures(row.summary),
                 f"{1000 * row.summary.first_block_seconds:.0f}",
@@ -116,7 +116,7 @@ def _skills(table: Table) -> str:
 
 def _named_scopes(table: Table) -> list[tuple[Scope, str]]:
     scopes: list[tuple[Scope, str]] = [(Scope(split=split), f"all, {SPLIT_NAMES[split]}") for split in table.splits]
-    for skill in table.skills:
+    for skill in table.tasks:
         scopes.append((Scope(skill), skill))
         if skill == "code":
             scopes += [(Scope(skill, split), f"code, {SPLIT_NAMES[split]}") for split in table.splits]
@@ -139,11 +139,11 @@ def _levels(table: Table) -> str:
     shown = [setting for setting in (QUALITY, SPEED) if setting in table.settings] or detailed(table.settings)
     rows = []
     scopes = dict.fromkeys(row.scope for row in table.rows if row.scope.level is not None)
-    for scope in sorted(scopes, key=lambda scope: (table.skills.index(scope.skill or ""), scope.level)):
-        skill = SKILLS.get(scope.skill or "")
+    for scope in sorted(scopes, key=lambda scope: (table.tasks.index(scope.task or ""), scope.level)):
+        skill = SKILLS.get(scope.task or "")
         asks = skill.level_descriptions.get(scope.level or 0, "") if skill else ""
         cells = [_cell(table, setting, scope) for setting in shown]
-        rows.append((scope.skill or "", str(scope.level), asks, *cells))
+        rows.append((scope.task or "", str(scope.level), asks, *cells))
     return grid(("skill", "level", "asks for", *(f"{setting.label}, accuracy %" for setting in shown)), rows)
 
 

@@ -21,15 +21,15 @@ from redraft.eval.statistics import Difference, Summary, compare, summarise
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A part of the items; None means all. level goes with a skill."""
+    """A part of the items; None means all. level goes with a task."""
 
-    skill: str | None = None
+    task: str | None = None
     split: str | None = None
     level: int | None = None
 
     def __str__(self) -> str:
         level = None if self.level is None else f"level {self.level}"
-        return ", ".join(part for part in (self.skill, self.split, level) if part is not None) or "all"
+        return ", ".join(part for part in (self.task, self.split, level) if part is not None) or "all"
 
 
 ALL = Scope()
@@ -70,8 +70,8 @@ class Table:
         return next(pairs, None)
 
     @property
-    def skills(self) -> list[str]:
-        return list(dict.fromkeys(row.scope.skill for row in self.rows if row.scope.skill is not None))
+    def tasks(self) -> list[str]:
+        return list(dict.fromkeys(row.scope.task for row in self.rows if row.scope.task is not None))
 
     @property
     def splits(self) -> list[str]:
@@ -89,7 +89,7 @@ class Table:
 def build_table(records: Sequence[Record], settings: Sequence[Setting], run: Run) -> Table:
     """The table of records that hold each item once at each setting.
 
-    All items have a row at every setting; each split, skill, skill and split, and skill and level has one at those
+    All items have a row at every setting; each split, task, task and split, and task and level has one at those
     that are shown in detail.
     """
     parts: dict[tuple[Scope, str], list[Record]] = defaultdict(list)
@@ -112,8 +112,11 @@ def detailed(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 
 
 def _scopes_of(record: Record) -> tuple[Scope, ...]:
-    skill, split, level = record.skill, record.split, record.level
-    return ALL, Scope(split=split), Scope(skill), Scope(skill, split), Scope(skill, level=level)
+    """Parts that a suite doesn't tell apart, split "" and level 0, have no rows of their own."""
+    task, split, level = record.task, record.split, record.level
+    splits = (Scope(split=split), Scope(task, split)) if split else ()
+    levels = (Scope(task, level=level),) if level else ()
+    return ALL, Scope(task), *splits, *levels
 
 
 def _pairs(settings: Sequence[Setting]) -> list[tuple[Setting, Setting]]:
