@@ -127,9 +127,8 @@ def shared(answers: Sequence[Answer], wall: float) -> list[Answer]:
     """Answers that were written together in `wall` seconds: each has the share of its tokens, so that tokens over
     seconds is the throughput of them all."""
     tokens = sum(answer.tokens for answer in answers)
-    return [
-        replace(answer, seconds=wall * (answer.tokens / tokens if tokens else 1 / len(answers))) for answer in answers
-    ]
+    shares = [answer.tokens / tokens if tokens else 1 / len(answers) for answer in answers]
+    return [replace(answer, seconds=wall * share) for answer, share in zip(answers, shares, strict=True)]
 
 
 def stutter(text: str) -> float:

@@ -107,16 +107,17 @@ def run(
     return [log.records[key] for key in wanted]
 
 
-def record_of(
-    model: Model, suite: Suite, item: Item, setting: Setting, answer: Answer, score: float | None, error: str
+def _record(
+    model: Model, suite: Suite, item: Item, setting: Setting, answer: Answer, result: tuple[float | None, str]
 ) -> Record:
-    """What the log keeps of an answer."""
+    """What the log keeps of an answer and its (score, error)."""
+    score, error = result
     length = model.block_length
     return Record(
         model=model.identity,
         item=item.key,
         setting=setting.key,
-        suite=suite.name,
+        suite=item.suite,
         task=item.task,
         level=item.level,
         split=item.split,
@@ -148,13 +149,10 @@ def _answered(model: Model, suite: Suite, jobs: Sequence[Job]) -> list[Record]:
         items = [job.item for job in jobs if setting in job.settings]
         for item, answer in zip(items, model.answer(items, setting), strict=True):
             key = (item.key, answer.text)
-            if answer.error:
-                score, error = 0.0, answer.error
-            else:
-                if key not in scores:
-                    scores[key] = graded(suite, item, answer.text)
-                score, error = scores[key]
-            records.append(record_of(model, suite, item, setting, answer, score, error))
+            if key not in scores:
+                # Without an answer there is nothing to grade, and nothing right.
+                scores[key] = (0.0, answer.error) if answer.error else graded(suite, item, answer.text)
+            records.append(_record(model, suite, item, setting, answer, scores[key]))
     return records
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from redraft.errors import InvalidInput
+from redraft.eval.table import Run
 from redraft.eval.task import Item
 from redraft.skills import SKILLS, Skill, Split, Task, grade
 
 HeldOut = Literal["seen", "test", "both"]
 SPLITS: dict[str, tuple[Split, ...]] = {"seen": ("seen",), "test": ("test",), "both": ("seen", "test")}
+SPLIT_NAMES = {"seen": "seen compositions", "test": "unseen compositions"}
 TRIES = 1000
 
 
@@ -97,3 +100,17 @@ def _distinct(skill: Skill, rng: random.Random, split: Split, count: int) -> lis
                 f"level {level}; {len(tasks)} of {count} were drawn"
             )
     return list(tasks.values())
+
+
+def about(suite: SkillSuite, items: list[Item], model: str, fingerprint: str, processes: int) -> Run:
+    """What the report of this suite says of itself, answered one request at a time in so many processes."""
+    counts = Counter(item.split for item in items)
+    parts = " and ".join(f"{counts[split]} of {SPLIT_NAMES[split]}" for split in counts)
+    side = "one process" if processes == 1 else f"{processes} processes side by side"
+    return Run(
+        model,
+        fingerprint,
+        f"item seed {suite.seed}: unseen prompts, {parts}; the levels of each skill in equal shares",
+        f"Greedy, one request at a time, float32 on the CPU, {side}, one thread each, of which TPS is that of one.",
+        {"seed": suite.seed, "split": suite.split, "processes": processes},
+    )

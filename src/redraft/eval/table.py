@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from redraft.eval.settings import (
     STANDARD,
     Setting,
 )
-from redraft.eval.statistics import Difference, Summary, compare, summarise
+from redraft.eval.statistics import Difference, Summary, compare, paired, summarise
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was evaluated, and on how many processes of one thread each the times were measured."""
+    """What was evaluated. fingerprint: the model's identity. items, how: for readers, which items and how they were
+    answered. options: the same for programs."""
 
     model: str
     fingerprint: str
-    seed: int
-    split: str
-    processes: int
+    items: str
+    how: str
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Table:
     settings: tuple[Setting, ...]
     rows: tuple[Row, ...]
     differences: tuple[Difference, ...]
+    errors: tuple[Record, ...] = ()
 
     def summary(self, setting: Setting, scope: Scope = ALL) -> Summary | None:
         """The figures of a row, None when the setting or the part was not run."""
@@ -83,7 +85,11 @@ class Table:
             for row in self.rows
         ]
         differences = [asdict(difference) for difference in self.differences]
-        return {"run": asdict(self.run), "rows": rows, "differences": differences}
+        errors = [
+            {"task": record.task, "item": record.item, "setting": record.setting, "error": record.error}
+            for record in self.errors
+        ]
+        return {"run": asdict(self.run), "rows": rows, "differences": differences, "errors": errors}
 
 
 def build_table(records: Sequence[Record], settings: Sequence[Setting], run: Run) -> Table:
@@ -102,8 +108,10 @@ def build_table(records: Sequence[Record], settings: Sequence[Setting], run: Run
         for setting in settings
         if (scope, setting.key) in parts and (scope == ALL or setting in detailed(settings))
     ]
-    differences = [compare(parts[ALL, a.key], parts[ALL, b.key]) for a, b in _pairs(settings)]
-    return Table(run, tuple(settings), tuple(rows), tuple(differences))
+    pairs = [(parts[ALL, a.key], parts[ALL, b.key]) for a, b in _pairs(settings)]
+    differences = [compare(a, b) for a, b in pairs if any(x.score is not None is not y.score for x, y in paired(a, b))]
+    errors = tuple(record for record in records if record.error)
+    return Table(run, tuple(settings), tuple(rows), tuple(differences), errors)
 
 
 def detailed(settings: Sequence[Setting]) -> tuple[Setting, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -64,12 +63,7 @@ def graded(suite: Suite, item: Item, response: str) -> tuple[float | None, str]:
         score = suite.grade(item, response)
     except Exception as error:  # noqa: BLE001 - a grader is foreign code, and its error is a result to report
         return None, f"grader: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    if (
-        isinstance(score, bool)
-        or not isinstance(score, (int, float))
-        or not math.isfinite(score)
-        or not 0 <= score <= 1
-    ):
+    if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:  # nor NaN
         return None, f"grader: the score must be a number from 0 to 1, got {score!r:.100}"
     return float(score), ""
 
