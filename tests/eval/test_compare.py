@@ -11,11 +11,8 @@ from redraft.eval.records import Record, RecordLog
 
 
 def run_of(scores: list[float | None], setting: str = "0.5/0", task: str = "code", forwards: int = 10) -> list[Record]:
-    return [
-        record(item=f"{task}{i}", task=task, setting=setting, score=score, error="" if score is not None else "grader: x",
-               forwards=forwards)
-        for i, score in enumerate(scores)
-    ]  # fmt: skip
+    common = {"task": task, "setting": setting, "forwards": forwards}
+    return [record(item=f"{task}{number}", score=score, **common) for number, score in enumerate(scores)]
 
 
 @pytest.mark.parametrize(

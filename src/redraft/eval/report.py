@@ -56,7 +56,9 @@ def markdown(table: Table) -> str:
     if any(row.scope.level is not None for row in table.rows):
         parts += ["## Levels", _levels(table)]
     parts += ["## Sweep", f"![accuracy against tokens per forward]({PICTURE})"]
-    parts.append(_settings([row for row in table.rows if row.scope == ALL]))
+    swept = [row for row in table.rows if row.scope == ALL]
+    if skills or swept != shown:
+        parts.append(_settings(swept))
     if table.differences:
         parts += [
             "## Differences",

@@ -53,6 +53,9 @@ def test_a_function_of_a_file_grades(tmp_path: Path) -> None:
     hard, easy = suite.items()
     assert graded(suite, hard, "anything") == (0.5, "")
     assert graded(suite, easy, "anything") == (None, "grader: ZeroDivisionError: division by zero")
+    before = suite.name
+    code.write_text("def half(row, response):\n    return 1.0\n")
+    assert before.startswith("rows.jsonl:grade.py:half@") and suite.name != before, "what is cached is of one version"
 
 
 @pytest.mark.parametrize(

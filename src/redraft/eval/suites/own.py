@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 from collections.abc import Callable, Mapping
@@ -35,7 +36,13 @@ class OwnSuite:
 
     @property
     def name(self) -> str:
-        return f"{Path(self.path).name}:{self.grader}" if self.grader else Path(self.path).name
+        """With the hash of the file that a function comes from: after a change its scores are others."""
+        parts = [Path(self.path).name]
+        if self.grader is not None:
+            path = Path(self.grader.rpartition(":")[0])
+            version = f"@{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}" if path.is_file() else ""
+            parts.append(f"{path.name}:{self.grader.rpartition(':')[2]}{version}" if version else self.grader)
+        return ":".join(parts)
 
     def items(self) -> list[Item]:
         _ = self._grader
@@ -84,14 +91,8 @@ class OwnSuite:
             raise InvalidInput(f"{where}: tools must be a list and domain a text that isn't empty")
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise InvalidInput(f"{where}: max_tokens must be an integer of at least 1, got {most!r}")
-        return Item(
-            suite=self.name,
-            task=domain,
-            messages=messages,
-            tools=tools,
-            max_tokens=most,
-            reference={**row, "line": number},
-        )
+        own = {**row, "line": number}
+        return Item(suite=self.name, task=domain, messages=messages, tools=tools, max_tokens=most, reference=own)
 
 
 def _are_messages(value: Any) -> bool:
