@@ -10,6 +10,7 @@ import typer
 
 from redraft.cli import asking, options
 from redraft.cli.elbo import elbo
+from redraft.cli.search import frontier
 from redraft.errors import InvalidInput
 
 evaluation = typer.Typer(
@@ -161,3 +162,4 @@ def compare(
 evaluation.command()(skills)
 evaluation.command()(elbo)
 evaluation.command()(compare)
+evaluation.command()(frontier)

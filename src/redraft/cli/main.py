@@ -23,6 +23,7 @@ from redraft.cli.env import env
 from redraft.cli.eval import evaluation
 from redraft.cli.generate import generate
 from redraft.cli.replay import replay
+from redraft.cli.search import tune
 from redraft.cli.serve import serve
 from redraft.cli.train import train
 from redraft.errors import RedraftError
@@ -53,6 +54,7 @@ app.command()(replay)
 app.command()(demo)
 app.command()(train)
 app.command()(convert)
+app.command()(tune)
 app.command()(env)
 app.add_typer(evaluation, name="eval")
 

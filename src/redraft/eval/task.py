@@ -68,10 +68,15 @@ def graded(suite: Suite, item: Item, response: str) -> tuple[float | None, str]:
     return float(score), ""
 
 
-def first(items: Sequence[Item], limit: int | None, suite: str) -> list[Item]:
-    """The first `limit` items of each task, all for None. Raises InvalidInput when there is none."""
+def check_limit(limit: int | None) -> None:
+    """Raises InvalidInput for a number of items that is none."""
     if limit is not None and (isinstance(limit, bool) or limit < 1):
         raise InvalidInput(f"limit must be an integer of at least 1, got {limit!r}")
+
+
+def first(items: Sequence[Item], limit: int | None, suite: str) -> list[Item]:
+    """The first `limit` items of each task, all for None. Raises InvalidInput when there is none."""
+    check_limit(limit)
     counts: dict[str, int] = {}
     kept = []
     for item in items:

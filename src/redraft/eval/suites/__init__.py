@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from redraft.errors import InvalidInput
 from redraft.eval.skills import SkillSuite
-from redraft.eval.task import Item, Suite, first
+from redraft.eval.task import Item, Suite, check_limit, first
 
-Builder = Callable[[int], Suite]
-"""A suite of a seed."""
+Builder = Callable[[int, int | None], Suite]
+"""A suite of a seed, with so many items of each task at least, None for its own number, where it draws them."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Limited:
 
 
 SUITES: dict[str, Builder] = {
-    "skills": lambda seed: SkillSuite(seed),
+    "skills": lambda seed, limit: SkillSuite(seed, 200 if limit is None else limit),
 }
 
 
@@ -60,5 +60,6 @@ def suite_named(names: str | Sequence[str], seed: int = 0, limit: int | None = N
     for name in wanted:
         if name not in SUITES:
             raise InvalidInput(f"suite must be one of {', '.join(SUITES)}, got {name!r}")
-    suites = tuple(SUITES[name](seed) for name in dict.fromkeys(wanted))
+    check_limit(limit)
+    suites = tuple(SUITES[name](seed, limit) for name in dict.fromkeys(wanted))
     return Limited(suites[0] if len(suites) == 1 else Several(suites), limit)
