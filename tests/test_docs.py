@@ -132,7 +132,7 @@ def test_the_trees_of_structure_name_what_is_there() -> None:
     assert named == there
     for depth, name in packages[1]:
         assert depth or (ROOT / name).exists(), name
-    assert {top for top, _ in inner} == {"src/redraft/engine/", "src/redraft/server/", "src/redraft/training/"}
+    assert {top for top, _ in inner} == {f"src/redraft/{name}/" for name in ("engine", "server", "training", "eval")}
     for top, entries in inner:
         folder, paths, inside = ROOT / top, set(), ""
         for depth, name in entries:

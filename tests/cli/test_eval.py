@@ -26,7 +26,8 @@ class Parrot:
 
     def generate(self, prompts: object, params: SamplingParams | None = None) -> list[Completion]:
         stats = Stats(forwards=2, generated_tokens=4, seconds=0.1)
-        return [Completion([1], [Choice("word", [2] * 4, "stop", stats)])]
+        assert isinstance(prompts, list)
+        return [Completion([1], [Choice("word", [2] * 4, "stop", stats)]) for _ in prompts]
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_bad_input_is_one_line(
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["eval"]) == 0
-    assert "Example: redraft eval skills" in capsys.readouterr().out
+    assert "Example: redraft eval --suite" in capsys.readouterr().out
     assert run(["eval", "skills", "--help"]) == 0
     assert "Example: redraft eval skills" in capsys.readouterr().out
 

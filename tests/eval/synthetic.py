@@ -1,5 +1,5 @@
-"""A model whose frontier is known: an item is right when its luck, which all settings share, is below the quality of the
-setting; a few items, others for each setting, turn out the other way."""
+"""A model whose frontier is known: an item is right when its luck, which all settings share, is below the quality of
+the setting; a few items, others for each setting, turn out the other way."""
 
 from __future__ import annotations
 

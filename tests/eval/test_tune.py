@@ -71,5 +71,5 @@ def test_too_few_items_are_an_error_that_says_how_many() -> None:
 
 @pytest.mark.parametrize(("budget", "confidence"), [(0.0, 0.95), (-1.0, 0.95), (1.0, 0.95), (0.01, 0.5), (0.01, 1.0)])
 def test_what_can_not_be_asked_for(budget: float, confidence: float) -> None:
-    with pytest.raises(InvalidInput, match="budget|confidence"):
+    with pytest.raises(InvalidInput, match=r"budget|confidence"):
         tune("all", items_of(400), CANDIDATES, Synthetic().evaluate, budget=budget, confidence=confidence)

@@ -133,10 +133,12 @@ class Progress:
         self._live = console.is_terminal
         self._bar = Bar(*columns, console=console, disable=not self._live)
         self._task = self._bar.add_task("")
-        self._what, self._printed = what, 0
+        self._what, self._printed, self._total = what, 0, 0
 
     def show(self, done: int, total: int) -> None:
         self._bar.update(self._task, completed=done, total=total)
+        if total != self._total:  # the next round of a search
+            self._total, self._printed = total, 0
         part = done * self.PARTS // total
         if not self._live and part > self._printed:
             self._printed = part

@@ -157,14 +157,14 @@ def _search(chosen: Any, ungraded: bool, asked: asking.Asked, batch: int, out: P
     from redraft.eval.runner import in_batches, run
 
     items = chosen.items()
-    with RecordLog(out / "records.jsonl") as log, asking.resumable(out):
+    with RecordLog(out / "records.jsonl") as log, asking.resumable(out) as show:
         if ungraded:
-            chosen = agreement(items, asked.model, log, batch)
+            chosen = agreement(items, asked.model, log, batch, report=show)
             items = chosen.items()
         workers = in_batches(asked.model, chosen, batch)
 
         def evaluate(settings: Any, some: Any) -> Any:
-            return run(some, settings, asked.model.identity, log, workers)
+            return run(some, settings, asked.model.identity, log, workers, show)
 
         yield Search(chosen.name, items, evaluate)
 

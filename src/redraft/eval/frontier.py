@@ -82,9 +82,7 @@ def markdown(frontier: Frontier, about: str) -> str:
     rows = [
         (
             "yes" if point.on_front else "" if point.summary.items == frontier.items else "left out",
-            point.setting.label
-            if point.setting.label == point.setting.key
-            else f"{point.setting.label}: {point.setting.key}",
+            point.setting.key,
             str(point.summary.items),
             percent(point.summary.accuracy),
             f"{point.summary.tokens_per_forward:.2f}" if point.summary.tokens_per_forward else UNKNOWN,
