@@ -61,7 +61,9 @@ def graded(suite: Suite, item: Item, response: str) -> tuple[float | None, str]:
     """(score, ""), or (None, what went wrong) when the grader fails."""
     try:
         score = suite.grade(item, response)
-    except Exception as error:  # noqa: BLE001 - a grader is foreign code, and its error is a result to report
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - foreign code: its error, or its exit, is to be reported
         return None, f"grader: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
     if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:  # nor NaN
         return None, f"grader: the score must be a number from 0 to 1, got {score!r:.100}"

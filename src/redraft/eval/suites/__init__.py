@@ -1,4 +1,4 @@
-"""The suites by name. Each lives in its own file, and what it needs is imported when it is asked for."""
+"""The suites by name. Each lives in its own file; the packages of its graders are imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from redraft.errors import InvalidInput
 from redraft.eval.skills import SkillSuite
+from redraft.eval.suites.bfcl import Bfcl
+from redraft.eval.suites.gsm8k import Gsm8k
+from redraft.eval.suites.humaneval import HumanEval
+from redraft.eval.suites.ifbench import IfBench
 from redraft.eval.task import Item, Suite, check_limit, first
 
 Builder = Callable[[int, int | None], Suite]
@@ -50,6 +54,10 @@ class Limited:
 
 SUITES: dict[str, Builder] = {
     "skills": lambda seed, limit: SkillSuite(seed, 200 if limit is None else limit),
+    "humaneval": lambda seed, limit: HumanEval(),
+    "gsm8k": lambda seed, limit: Gsm8k(),
+    "ifbench": lambda seed, limit: IfBench(),
+    "bfcl": lambda seed, limit: Bfcl(),
 }
 
 
