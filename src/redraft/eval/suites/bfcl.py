@@ -1,8 +1,8 @@
 """BFCL v4 (Patil et al. 2025), its single-turn sets in Python: calls of tools against the calls that are right.
 
 The data is that of the package bfcl-eval. Its checker can't be used: importing it needs the clients of a dozen
-services, at fixed versions. The rules here are its rules ("AST evaluation"): names and counts of calls, required and unknown
-arguments, types, and of each argument one of the listed values; parallel calls in any order.
+services, at fixed versions. The rules here are its rules ("AST evaluation"): names and counts of calls, required and
+unknown arguments, types, and of each argument one of the listed values; parallel calls in any order.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def final(response: str) -> str:
     end = response[-LONGEST:]
     marked = MARKED.findall(end)
     text = "".join(marked[-1]) if marked else (NUMBER.findall(end) or [""])[-1]
-    return text.replace("$", " ").strip()
+    return text.replace("$", " ").strip(" *_`")
 
 
 def _math_verify():
