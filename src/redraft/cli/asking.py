@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from redraft.eval.task import Suite
 
 Names = Annotated[
-    str | None, typer.Option("--suite", metavar="NAMES", help="Suites, with commas between: see docs/evaluation.md.")
+    str | None,
+    typer.Option("--suite", metavar="NAMES", help="Suites, with commas between, or llada2.1 (docs/evaluation.md)."),
 ]
 Data = Annotated[Path | None, typer.Option("--data", metavar="FILE", help="Prompts of your own instead, as JSONL.")]
 Grader = Annotated[str | None, typer.Option("--grader", help="Of --data: exact, contains, or FILE.py:FUNCTION.")]
@@ -36,6 +38,9 @@ Key = Annotated[str | None, typer.Option("--key", envvar="REDRAFT_API_KEY", help
 Trace = Annotated[bool, typer.Option("--trace/--no-trace", help="Write the edits of each answer down too.")]
 
 
+REPORT = "llada2.1"
+
+
 @dataclass(frozen=True)
 class Asked:
     """Who answers. name: for readers. how: the same in a sentence."""
@@ -44,6 +49,15 @@ class Asked:
     name: str
     how: str
     folder: Path | None
+
+
+def show_report_suite(model: str | None, as_json: bool) -> None:
+    """Prints which benchmarks of the LLaDA2.1 report can run here, by what, and why not the others."""
+    from redraft.eval.suites import llada21
+
+    found = llada21.statuses(model)
+    text = json.dumps(llada21.content(found)) if as_json else llada21.markdown(found)
+    typer.echo(text, nl=as_json)
 
 
 def suite_of(names: str | None, data: Path | None, grader: str | None, seed: int, limit: int | None) -> Suite:

@@ -10,6 +10,7 @@ import typer
 
 from redraft.cli import asking, options
 from redraft.cli.elbo import elbo
+from redraft.cli.harness import lm_eval
 from redraft.cli.search import frontier
 from redraft.errors import InvalidInput
 
@@ -62,6 +63,8 @@ def root(
     if suite is None and data is None:
         typer.echo(ctx.get_help())
         return
+    if suite == asking.REPORT:
+        return asking.show_report_suite(model, as_json)
     asking.require_matplotlib()
     from redraft.eval.records import RecordLog
     from redraft.eval.report import markdown, write_report
@@ -163,3 +166,7 @@ evaluation.command()(skills)
 evaluation.command()(elbo)
 evaluation.command()(compare)
 evaluation.command()(frontier)
+evaluation.command(
+    "lm-eval",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)(lm_eval)
