@@ -114,5 +114,7 @@ def _status(benchmark: Benchmark, model: str | None, harness: bool, cached: Call
     else:
         arguments = f" --model_args model={model}" if model else ""
         command = f"redraft eval lm-eval run --model redraft{arguments} --tasks {benchmark.task} --apply_chat_template"
+        # The harness runs what a model writes as it is, without a sandbox, and wants to be told that it may.
+        command += " --confirm_run_unsafe_code" if benchmark.category == "Coding" else ""
         return Status(benchmark, True, f"`{command}`")
     return Status(benchmark, False, why + (f"; similar: --suite {benchmark.near}" if benchmark.near else ""))
