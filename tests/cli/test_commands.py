@@ -12,6 +12,7 @@ from fakes import FakeLLM
 
 from redraft.cli.main import run
 from redraft.cli.train import recipe_path
+from redraft.engine.named import write_mode
 from redraft.errors import ConfigError
 from redraft.types import SamplingParams
 
@@ -98,6 +99,23 @@ def test_options_become_sampling_params(llm: FakeLLM, capsys: pytest.CaptureFixt
         stutter_penalty=3.0,
     )
     assert capsys.readouterr().out == "Max has 5界\n"
+
+
+def test_a_mode_of_its_own_is_read_from_a_file(
+    llm: FakeLLM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    modes = tmp_path / "modes.json"
+    write_mode(modes, "code", {"threshold": 0.4, "edit_threshold": 0.0}, {})
+    assert run(["generate", "hello", "--mode", "code", "--modes", str(modes), "--edit-threshold", "off"]) == 0
+    assert llm.asked[0][1] == SamplingParams(threshold=0.4, edit_threshold="off")
+    (tmp_path / "config.json").write_text("{}")
+    assert run(["generate", "hello", "--mode", "code", "--model", str(tmp_path)]) == 0  # the folder's own
+    assert llm.asked[1][1] == SamplingParams(threshold=0.4, edit_threshold=0.0)
+    capsys.readouterr()
+    for more, words in ((["--mode", "math", "--modes", str(modes)], "draft-only, code, got 'math'"),
+                        (["--modes", str(modes)], "no effect without --mode")):  # fmt: skip
+        assert run(["generate", "hello", *more]) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_options_that_are_not_given_leave_the_defaults(llm: FakeLLM) -> None:

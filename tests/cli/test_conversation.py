@@ -173,3 +173,14 @@ def test_nothing_is_not_saved(tmp_path: Path) -> None:
 def test_quit_is_the_end() -> None:
     with pytest.raises(EOFError):
         obey(conversation(), "/quit")
+
+
+def test_a_mode_of_its_own_is_resolved_for_who_answers() -> None:
+    conversation = Conversation("nano", modes={"code": {"threshold": 0.4, "mbe_blocks": 1}})
+    assert obey(conversation, "/mode code") == "mode code"
+    conversation.set("max_tokens", "9")
+    assert conversation.request == {"threshold": 0.4, "mbe_blocks": 1, "max_tokens": 9}
+    assert conversation.params == SamplingParams(threshold=0.4, mbe_blocks=1, max_tokens=9)
+    with pytest.raises(InvalidInput, match="mode must be one of speed, quality, draft-only, code"):
+        obey(conversation, "/mode fast")
+    assert obey(conversation, "/mode speed") == "mode speed" and conversation.params.mode == "speed"

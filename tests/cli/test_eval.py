@@ -8,9 +8,10 @@ import pytest
 
 from redraft.cli.main import run
 from redraft.eval import runner
+from redraft.eval.answer import LocalModel
 from redraft.eval.records import Record
-from redraft.eval.runner import Job
-from redraft.eval.skills import answer
+from redraft.eval.runner import Job, in_batches
+from redraft.eval.task import Suite
 from redraft.types import Choice, Completion, SamplingParams, Stats
 
 
@@ -18,13 +19,15 @@ class Parrot:
     """Answers every prompt with one word."""
 
     block_length = 32
+    context_length = 1024
 
     def render(self, messages: object, tools: object = None) -> list[int]:
         return [1]
 
     def generate(self, prompts: object, params: SamplingParams | None = None) -> list[Completion]:
         stats = Stats(forwards=2, generated_tokens=4, seconds=0.1)
-        return [Completion([1], [Choice("word", [2] * 4, "stop", stats)])]
+        assert isinstance(prompts, list)
+        return [Completion([1], [Choice("word", [2] * 4, "stop", stats)]) for _ in prompts]
 
 
 @pytest.fixture
@@ -38,12 +41,12 @@ def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _workers(stop_at: int | None):
-    def in_processes(folder: Path, model: str, processes: int):
+    def in_processes(folder: Path, model: str, processes: int, suite: Suite):
         def work(jobs: Sequence[Job]) -> Iterator[list[Record]]:
             for number, job in enumerate(jobs):
                 if number == stop_at:
                     raise KeyboardInterrupt
-                yield answer(Parrot(), model, job.item, job.settings)
+                yield from in_batches(LocalModel(Parrot(), model), suite)([job])
 
         return work
 
@@ -75,7 +78,7 @@ def test_json(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
         0.0,
         2.0,
     )
-    assert (content["run"]["seed"], content["run"]["split"]) == (4, "test")
+    assert (content["run"]["options"]["seed"], content["run"]["options"]["split"]) == (4, "test")
 
 
 def test_a_stopped_run_goes_on(
@@ -112,7 +115,7 @@ def test_bad_input_is_one_line(
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["eval"]) == 0
-    assert "Example: redraft eval skills" in capsys.readouterr().out
+    assert "Example: redraft eval --suite" in capsys.readouterr().out
     assert run(["eval", "skills", "--help"]) == 0
     assert "Example: redraft eval skills" in capsys.readouterr().out
 
@@ -156,5 +159,69 @@ def test_bad_input_of_elbo_is_one_line(
     monkeypatch.chdir(tmp_path)
     elbo_rows(tmp_path)
     assert run(["eval", "elbo", *more]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("redraft: ") and err.count("\n") == 1 and words in err
+
+
+def prompts(folder: Path) -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_text('{"prompt": "Say word.", "answer": "word"}\n{"prompt": "Say more.", "answer": "more"}\n')
+    return path
+
+
+@pytest.fixture
+def parrot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model is a parrot."""
+    from redraft.cli import asking
+
+    def model_of(*options: object) -> asking.Asked:
+        return asking.Asked(LocalModel(Parrot(), "m"), "parrot", "Loudly.", None)
+
+    monkeypatch.setattr(asking, "model_of", model_of)
+
+
+def test_prompts_of_ones_own(tmp_path: Path, parrot: None, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    command = ["eval", "--data", str(prompts(tmp_path)), "--grader", "exact", "--out", str(out)]
+    assert run([*command, "--settings", "quality"]) == 0
+    text = capsys.readouterr().out
+    assert text == (out / "report.md").read_text() and "2 items of prompts.jsonl:exact. Loudly." in text
+    assert "| all | Q | 2 | 50.0 [" in text
+    assert run([*command, "--settings", "quality,0.5/0/p2", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert [row["setting"] for row in content["rows"] if row["task"] is None] == ["0.7/0.5", "0.5/0/p2"]
+    assert len((out / "records.jsonl").read_text().splitlines()) == 4  # those of the first run weren't made again
+    assert run(["eval", "compare", str(out), str(out), "--pair", "0.7/0.5,0.5/0/p2"]) == 0
+    assert "| all | 0.7/0.5 → 0.5/0/p2 | 2 | +0.0 [+0.0, +0.0] | 0 | 1 |" in capsys.readouterr().out
+    assert run(["eval", "compare", str(out), str(out), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--suite", "poetry"), "suite must be one of"),
+        (("--suite", "skills", "--data", "prompts.jsonl"), "either --suite NAMES or --data FILE"),
+        (("--suite", "skills", "--grader", "exact"), "grader belongs to --data"),
+        (("--data", "prompts.jsonl"), "--data needs --grader"),
+        (("--data", "prompts.jsonl", "--grader", "exact", "--limit", "0"), "limit"),
+        (("--data", "prompts.jsonl", "--grader", "exact", "--settings", "fast"), "settings must be"),
+        (("--suite", "skills", "skills"), "not both"),
+        (("--suite", "skills", "--limit", "1", "--batch", "0"), "batch"),
+        (("--suite", "skills", "--limit", "1", "--url", "http://localhost:1", "--dtype", "float64"), "dtype belongs"),
+        (("compare", "nowhere", "nowhere"), "cannot read nowhere"),
+        (("compare", "a", "b", "--pair", "0.5/0"), "pair must be two settings"),
+    ],
+)
+def test_bad_input_of_suites_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prompts(tmp_path)
+    assert run(["eval", *arguments]) == 2
     err = capsys.readouterr().err
     assert err.startswith("redraft: ") and err.count("\n") == 1 and words in err

@@ -33,7 +33,7 @@ def test_blocks_are_written_by_one_network_each(read: int, max_running: int) -> 
     before = LLM.from_model(copy.deepcopy(old), block_length=B)
     after = LLM.from_model(new, block_length=B)
     llm = LLM.from_model(old, block_length=B, max_running=max_running)
-    stream = llm.stream_all(PROMPTS, PARAMS)
+    stream = llm.stream(PROMPTS, PARAMS)
     events = [next(stream) for _ in range(read)]
     written: dict[int, list[int]] = {}
 
@@ -70,7 +70,7 @@ def test_blocks_are_written_by_one_network_each(read: int, max_running: int) -> 
 def test_a_change_that_fails_lets_the_requests_go_on() -> None:
     llm = LLM.from_model(tiny_model(1, torch.float64), block_length=B)
     expected = [answer.token_ids for answer in llm.generate(PROMPTS, PARAMS)]
-    stream = llm.stream_all(PROMPTS, PARAMS)
+    stream = llm.stream(PROMPTS, PARAMS)
     events = [next(stream) for _ in range(9)]
 
     def fails() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from redraft.engine.llm import LLM
 from redraft.errors import InvalidInput
-from redraft.eval.skills import draw_items
+from redraft.eval.skills import draw_tasks
 from redraft.model.attention import MaskedAttention
 from redraft.types import SamplingParams
 
@@ -178,7 +178,7 @@ def test_how_many_blocks_use_all_post_steps_in_speed_mode(
 def test_the_embedded_model_comes_to_rest_in_speed_mode_at_temperature_one() -> None:
     """Edits never redraw: few blocks, if any, go on until their post steps are used up."""
     llm = LLM(device="cpu")
-    tasks = [item.task for item in draw_items(0, 2)]
+    tasks = [task for task, _ in draw_tasks(0, 2)]
     prompts = [llm.render(task.messages, list(task.tools) or None) for task in tasks]
     params = SamplingParams(mode="speed", temperature=1.0, seed=1, max_tokens=96)
     used = blocks = 0

@@ -8,22 +8,29 @@ import pytest
 from eval_fakes import FakeLLM, record
 
 from redraft.errors import InvalidInput
+from redraft.eval.answer import LocalModel
+from redraft.eval.records import Record
 from redraft.eval.report import grid, markdown, write_report
+from redraft.eval.runner import Job, in_batches
 from redraft.eval.settings import DRAFT_ONLY, QUALITY, SPEED, SPEED_UNEDITED, STANDARD, SWEEP, Setting
-from redraft.eval.skills import answer, draw_items
+from redraft.eval.skills import SkillSuite
 from redraft.eval.table import ALL, Run, Scope, Table, build_table
 from redraft.eval.targets import Target, targets
 from redraft.skills import SKILLS
 
-RUN = Run("model", "0123", seed=0, split="both", processes=1)
+RUN = Run("model", "0123", "36 items", "One at a time.", {})
 FAST = Setting(0.3, 0.0)
 
 
 @pytest.fixture(scope="module")
 def table() -> Table:
-    items = draw_items(0, 6)
-    llm = FakeLLM(items)
-    return build_table([each for item in items for each in answer(llm, "m", item, SWEEP)], SWEEP, RUN)
+    return build_table(answered(SkillSuite(0, 6), SWEEP), SWEEP, RUN)
+
+
+def answered(suite: SkillSuite, settings: tuple[Setting, ...]) -> list[Record]:
+    items = suite.items()
+    work = in_batches(LocalModel(FakeLLM(items), "m"), suite)
+    return [record for part in work([Job(item, settings) for item in items]) for record in part]
 
 
 def test_rows(table: Table) -> None:
@@ -39,7 +46,7 @@ def test_rows(table: Table) -> None:
         summary = table.summary(QUALITY, scope)
         assert summary is not None and summary.items == count
     assert table.summary(FAST, Scope("code")) is None
-    assert table.skills == list(SKILLS)
+    assert table.tasks == list(SKILLS)
     assert table.splits == ["seen", "test"]
 
 
@@ -67,12 +74,9 @@ def test_report_files(table: Table, tmp_path: Path) -> None:
 
 
 def test_a_report_of_one_setting_and_split() -> None:
-    items = draw_items(0, 1, "seen")
-    llm = FakeLLM(items)
-    records = [each for item in items for each in answer(llm, "m", item, (FAST,))]
-    table = build_table(records, (FAST,), RUN)
+    table = build_table(answered(SkillSuite(0, 1, "seen"), (FAST,)), (FAST,), RUN)
     text = markdown(table)
-    assert "6 of seen compositions" in text and "| code | 0.3/0 | 1 | 100.0 [" in text
+    assert "| code | 0.3/0 | 1 | 100.0 [" in text
     assert "not measured: needs Q" in text
     assert [target.holds for target in targets(table)][1:] == [None] * 6
 
@@ -93,7 +97,7 @@ def made_up(right: dict[Setting, float], forwards: dict[Setting, int], tokens: S
         record(
             item=f"{skill}{number}",
             setting=setting.key,
-            skill=skill,
+            task=skill,
             split=("seen", "test")[number % 2],
             score=float(number < 200 * share),
             forwards=forwards[setting],

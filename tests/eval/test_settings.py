@@ -5,6 +5,7 @@ import pytest
 from redraft.decoding.modes import policy_of
 from redraft.errors import InvalidInput
 from redraft.eval.settings import (
+    AS_SERVED,
     DRAFT_ONLY,
     MULTIBLOCK,
     NAMED,
@@ -40,6 +41,15 @@ def test_the_sweep_holds_each_point_once() -> None:
     assert len({setting.key for setting in MULTIBLOCK}) == len(MULTIBLOCK) == 10
 
 
+def test_modes_and_post_steps_have_names() -> None:
+    few = Setting(0.5, 0.0, max_post_steps=4)
+    assert settings_named("speed,quality,0.5/0/p4,as-served") == (SPEED, QUALITY, few, AS_SERVED)
+    assert (few.key, few.params.max_post_steps) == ("0.5/0/p4", 4)
+    both = Setting.parse("0.5/0/p4/2x5")
+    assert both == Setting.parse("0.5/0/2x5/p4") and both.key == "0.5/0/2x5/p4"
+    assert AS_SERVED.fields == {} and AS_SERVED.params == SamplingParams()
+
+
 def test_a_window_reaches_the_request() -> None:
     params = Setting.parse("0.5/0/2x5").params
     assert (params.mbe_blocks, params.mbe_steps, params.edit_threshold) == (2, 5, 0.0)
@@ -67,6 +77,10 @@ def test_points_can_be_listed() -> None:
         "0.5/0/0x3",
         "0.5/0/2x0",
         "0.5/off/1x3",
+        "0.5/0/p",
+        "0.5/0/p-1",
+        "0.5/0/p4/p4",
+        "fast",
     ],
 )
 def test_what_is_no_setting(text: str) -> None:

@@ -12,6 +12,8 @@ import typer
 from redraft.cli import options
 from redraft.cli.conversation import Conversation, is_command, obey
 from redraft.cli.frames import Frame
+from redraft.cli.remote import RemoteSession
+from redraft.cli.session import Session
 from redraft.errors import InvalidInput, RedraftError
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def chat(
     ] = None,
     system: Annotated[str, typer.Option("--system", help="The system prompt.", show_default=False)] = "",
     mode: options.Mode = None,
+    modes: options.Modes = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Any setting of `redraft generate`; may be repeated."),
@@ -53,7 +56,12 @@ def chat(
 
     Example: redraft chat --url http://127.0.0.1:8000 --mode speed --set max_tokens=512
     """
-    conversation = Conversation("", system=system)
+    if url is not None and modes is not None:
+        raise InvalidInput(f"modes belongs to a model in this process; a server has its own, got {modes}")
+    # A server says which modes it has; what is wrong for a model here is told before it is loaded.
+    remote = _remote(url, key, model, device, dtype, threads) if url is not None else None
+    named = remote.modes if remote is not None else options.named_modes(model, modes)
+    conversation = Conversation("", system=system, modes=named)
     if mode is not None:
         conversation.set("mode", mode)
     for setting in settings or []:
@@ -61,14 +69,14 @@ def chat(
         if not equals or not text:
             raise InvalidInput(f"set must be NAME=VALUE such as max_tokens=512, got {setting!r}")
         conversation.set(name.strip().replace("-", "_"), text.strip())
-    backend = _backend(model, url, key, device, dtype, threads)
+    backend = remote or Session.load(model, device, dtype, threads)
     conversation.model, conversation.special_ids = backend.model, backend.special_ids
     from rich.console import Console
 
     console = Console(highlight=False)
     typing = sys.stdin.isatty()
     if typing and console.is_terminal:
-        console.print(f"{backend.model}, mode {conversation.params.mode}. /help lists the commands.", style="dim")
+        console.print(f"{backend.model}, mode {conversation.mode}. /help lists the commands.", style="dim")
     converse(backend, conversation, typed() if typing else piped(), console, forgiving=typing)
 
 
@@ -133,7 +141,7 @@ def _answer(backend: Backend, conversation: Conversation, text: str, console: Co
     state = ViewState(special_ids=backend.special_ids)
     asked = {"role": "user", "content": text}
     frames: list[Frame] = []
-    with closing(backend.reply([*conversation.whole, asked], conversation.given)) as coming:
+    with closing(backend.reply([*conversation.whole, asked], conversation.request)) as coming:
         reached_end = show(_kept(coming, frames), state, console)
     if state.text or reached_end:
         conversation.frames = frames
@@ -147,17 +155,11 @@ def _kept(frames: Iterator[Frame], into: list[Frame]) -> Iterator[Frame]:
         yield frame
 
 
-def _backend(
-    model: str | None, url: str | None, key: str | None, device: str | None, dtype: str | None, threads: int | None
-) -> Backend:
-    if url is None:
-        from redraft.cli.session import Session
-
-        return Session.load(model, device, dtype, threads)
+def _remote(
+    url: str, key: str | None, model: str | None, device: str | None, dtype: str | None, threads: int | None
+) -> RemoteSession:
     local = {"model": model, "device": device, "dtype": dtype, "threads": threads}
     for name, value in local.items():
         if value is not None:
             raise InvalidInput(f"{name} belongs to a model in this process, not to a server: --{name} or --url")
-    from redraft.cli.remote import RemoteSession
-
     return RemoteSession.connect(url, key)

@@ -13,6 +13,7 @@ from typing import Any
 from redraft.cli import options
 from redraft.cli.frames import Frame
 from redraft.cli.trace import Header, TraceWriter
+from redraft.engine.named import Modes, with_mode
 from redraft.errors import InvalidInput
 from redraft.types import SamplingParams
 
@@ -26,7 +27,8 @@ ROLES = ("system", "user", "assistant")
 class Conversation:
     """model: the name written into traces. system: the system prompt. messages: the turns after it.
     given: settings that aren't the defaults. frames: those of the last answer. special_ids: control tokens.
-    file: where the conversation was saved or loaded, which may be written again."""
+    file: where the conversation was saved or loaded, which may be written again.
+    modes: what names of modes stand for, besides the built-in ones."""
 
     model: str
     special_ids: frozenset[int] = frozenset()
@@ -35,6 +37,7 @@ class Conversation:
     given: dict[str, Any] = field(default_factory=dict)
     frames: list[Frame] = field(default_factory=list)
     file: Path | None = None
+    modes: Modes = field(default_factory=dict)
 
     @property
     def whole(self) -> list[dict[str, str]]:
@@ -43,8 +46,17 @@ class Conversation:
         return first + self.messages
 
     @property
+    def request(self) -> dict[str, Any]:
+        """The settings with the mode resolved."""
+        return with_mode(self.given, self.modes)
+
+    @property
     def params(self) -> SamplingParams:
-        return SamplingParams(**self.given)
+        return SamplingParams(**self.request)
+
+    @property
+    def mode(self) -> str:
+        return self.given.get("mode", SamplingParams().mode)
 
     def set(self, name: str, text: str) -> None:
         """Sets a field of SamplingParams as it is typed; an empty text brings the default back. Raises InvalidInput."""
@@ -53,7 +65,7 @@ class Conversation:
         changed = {key: value for key, value in self.given.items() if key != name}
         if text:
             changed[name] = value_of(name, text)
-        SamplingParams(**changed)  # refuses what is out of range
+        SamplingParams(**with_mode(changed, self.modes))  # refuses what is out of range
         self.given = changed
 
 
@@ -95,7 +107,7 @@ def obey(conversation: Conversation, line: str) -> str:
 def _mode(conversation: Conversation, argument: str) -> str:
     if argument:
         conversation.set("mode", argument)
-    return f"mode {conversation.params.mode}"
+    return f"mode {conversation.mode}"
 
 
 def _set(conversation: Conversation, argument: str) -> str:
@@ -200,7 +212,7 @@ def _path(name: str, argument: str) -> Path:
 
 
 COMMANDS = {
-    "mode": Command("[MODE]", "show the mode, or take speed, quality or draft-only", _mode),
+    "mode": Command("[MODE]", "show the mode, or take speed, quality, draft-only or one of `redraft tune`", _mode),
     "set": Command("[NAME [VALUE]]", "show the settings, or change one; without a value its default comes back", _set),
     "system": Command("[TEXT]", "take this system prompt, or none", _system),
     "new": Command("", "forget what was said", _new),

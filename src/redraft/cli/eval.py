@@ -3,32 +3,92 @@
 from __future__ import annotations
 
 import json
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from redraft.cli import options
+from redraft.cli import asking, options
+from redraft.cli.elbo import elbo
+from redraft.cli.harness import lm_eval
+from redraft.cli.search import frontier
 from redraft.errors import InvalidInput
 
 evaluation = typer.Typer(
     help="Measure score and speed of a model together, or its likelihood of text.",
-    epilog="Example: redraft eval skills --settings sweep",
+    epilog="Example: redraft eval --suite humaneval,gsm8k --limit 20 --settings quality,speed",
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+Out = Annotated[
+    Path, typer.Option("--out", help="Folder of the report and of the answers; a run that stopped goes on there.")
+]
 
 
 @evaluation.callback(invoke_without_command=True)
-def root(ctx: typer.Context) -> None:
-    if ctx.invoked_subcommand is None:
+def root(
+    ctx: typer.Context,
+    suite: asking.Names = None,
+    data: asking.Data = None,
+    grader: asking.Grader = None,
+    settings: Annotated[
+        str,
+        typer.Option(
+            "--settings", help="Modes and points such as quality,speed,0.5/off, or standard, sweep, multiblock."
+        ),
+    ] = "quality,speed",
+    limit: asking.Limit = None,
+    seed: asking.ItemSeed = 0,
+    batch: asking.Batch = 16,
+    model: options.Model = None,
+    url: asking.Url = None,
+    key: asking.Key = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    threads: options.Threads = None,
+    trace: asking.Trace = True,
+    out: Out = Path("runs/eval"),
+    as_json: options.Json = False,
+) -> None:
+    """Answer and grade the items of suites, or prompts of your own, at several settings; or see the commands below.
+
+    Writes a table, a picture and every answer. A server that isn't `redraft serve` takes no thresholds: --settings
+    as-served.
+    """
+    if ctx.invoked_subcommand is not None:
+        if suite is not None or data is not None:
+            raise InvalidInput(f"give either a suite or the command {ctx.invoked_subcommand}, not both")
+        return
+    if suite is None and data is None:
         typer.echo(ctx.get_help())
+        return
+    if suite == asking.REPORT:
+        return asking.show_report_suite(model, as_json)
+    asking.require_matplotlib()
+    from redraft.eval.records import RecordLog
+    from redraft.eval.report import markdown, write_report
+    from redraft.eval.runner import in_batches, run
+    from redraft.eval.settings import settings_named
+    from redraft.eval.table import Run, build_table
+
+    points = settings_named(settings)
+    chosen = asking.suite_of(suite, data, grader, seed, limit)
+    items = chosen.items()
+    if data is not None and grader is None:
+        raise InvalidInput("--data needs --grader exact, contains, or FILE.py:FUNCTION")
+    with RecordLog(out / "records.jsonl") as log:
+        asked = asking.model_of(model, url, key, device, dtype, threads, batch, trace)
+        workers = in_batches(asked.model, chosen, batch)
+        with asking.resumable(out) as show:
+            records = run(items, points, asked.model.identity, log, workers, show)
+    options_ = {"suite": chosen.name, "seed": seed, "limit": limit, "batch": batch, "url": url}
+    about = Run(asked.name, asked.model.identity, f"{len(items)} items of {chosen.name}", asked.how, options_)
+    table = build_table(records, points, about)
+    content = write_report(table, out)
+    typer.echo(json.dumps(content, ensure_ascii=False) if as_json else markdown(table), nl=as_json)
 
 
-@evaluation.command()
 def skills(
     model: options.Model = None,
     per_skill: Annotated[int, typer.Option("--per-skill", help="Items of each skill.")] = 200,
@@ -51,126 +111,62 @@ def skills(
 
     Example: redraft eval skills --settings sweep --per-skill 200 --out runs/eval
     """
-    if find_spec("matplotlib") is None:
-        raise InvalidInput("redraft eval draws its picture with matplotlib: pip install 'redraft[eval]'")
+    asking.require_matplotlib()
     from redraft.eval.records import RecordLog
     from redraft.eval.report import markdown, write_report
     from redraft.eval.runner import fingerprint, in_processes, run
     from redraft.eval.settings import settings_named
-    from redraft.eval.skills import draw_items
-    from redraft.eval.table import Run, build_table
+    from redraft.eval.skills import SkillSuite, about
+    from redraft.eval.table import build_table
     from redraft.model.folder import checkpoint_folder
 
     points = settings_named(settings)
     folder = checkpoint_folder(model)
     weights = fingerprint(folder)
-    workers = in_processes(folder, weights, processes)
-    items = draw_items(seed, per_skill, split)
-    with RecordLog(out / "records.jsonl") as log, Progress() as progress:
-        try:
-            records = run(items, points, weights, log, workers, progress.show)
-        except KeyboardInterrupt as stopped:
-            print(f"redraft: stopped; the same command goes on from {out}", file=sys.stderr)
-            raise typer.Exit(options.INTERRUPTED) from stopped
-    table = build_table(records, points, Run(folder.name, weights, seed, split, processes))
+    suite = SkillSuite(seed, per_skill, split)
+    workers = in_processes(folder, weights, processes, suite)
+    items = suite.items()
+    with RecordLog(out / "records.jsonl") as log, asking.resumable(out) as show:
+        records = run(items, points, weights, log, workers, show)
+    table = build_table(records, points, about(suite, items, folder.name, weights, processes))
     content = write_report(table, out)
     typer.echo(json.dumps(content, ensure_ascii=False) if as_json else markdown(table), nl=as_json)
 
 
-@evaluation.command()
-def elbo(
-    model: options.Model = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", metavar="FILE", help="Rows to score, as training takes them: JSONL.")
-    ] = None,
-    skills: Annotated[bool, typer.Option("--skills", help="Score the right answers to held-out prompts.")] = False,
-    per_skill: Annotated[int, typer.Option("--per-skill", help="With --skills: items of each skill.")] = 20,
-    split: Annotated[
-        Literal["seen", "test", "both"], typer.Option("--split", help="With --skills: as in `redraft eval skills`.")
-    ] = "both",
-    seed: Annotated[int, typer.Option("--seed", help="Draws other masks, and other items.")] = 0,
-    samples: Annotated[int, typer.Option("--samples", help="Masks of each block: a multiple of 4, at least 8.")] = 8,
-    exact: Annotated[bool, typer.Option("--exact", help="Take all masks; for --block-length up to 4.")] = False,
-    block_length: Annotated[
-        int | None, typer.Option("--block-length", help="Tokens of a block [default: the model's].", show_default=False)
-    ] = None,
-    bad_rows: Annotated[
-        Literal["fail", "skip"], typer.Option("--bad-rows", help="Stop at rows that can't be read, or leave them out.")
-    ] = "fail",
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the report and of a line for each document.")
+def compare(
+    first: Annotated[Path, typer.Argument(help="Folder of a run, or its records.jsonl.", show_default=False)],
+    second: Annotated[Path, typer.Argument(help="The same of the other run.", show_default=False)],
+    pair: Annotated[
+        str | None,
+        typer.Option(
+            "--pair", metavar="A,B", help="Compare setting A of the first with B of the second.", show_default=False
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Bits per byte and per token of held-out text, by the block-diffusion bound; see docs/likelihood.md.
+    """What differs between two runs on the same items, paired, and whether that may be chance.
 
-    Example: redraft eval elbo --data held-out.jsonl --samples 16 --json
+    Example: redraft eval compare runs/eval-before runs/eval-after
     """
-    if skills == (data is not None):
-        raise InvalidInput("redraft eval elbo scores either --data FILE or --skills; give one of them")
-    options.set_threads(threads)
-    from redraft.engine.llm import LLM
-    from redraft.eval import elbo
-    from redraft.model.folder import checkpoint_folder
-    from redraft.training.likelihood import Estimator, estimate
+    from redraft.eval.compare import compare_runs, content, load, markdown
+    from redraft.eval.settings import Setting
 
-    folder = checkpoint_folder(model)
-    llm = LLM(folder, device=device, dtype=dtype, block_length=block_length)
-    tokenizer = llm.tokenizer
-    if tokenizer is None:
-        raise InvalidInput(f"redraft eval elbo needs a tokenizer, and {folder} has no tokenizer.json")
-    estimator = Estimator(
-        block_length=llm.block_length,
-        mask_id=llm.control.mask,
-        eos_ids=tokenizer.eos_ids,
-        samples=0 if exact else samples,
-        seed=seed,
-    )
-    if data is None:
-        texts = elbo.skill_texts(tokenizer, context=llm.context_length, seed=seed, per_skill=per_skill, split=split)
-    else:
-        texts = elbo.file_texts(
-            data, tokenizer, context=llm.context_length, block_length=llm.block_length, bad_rows=bad_rows
-        )
-    with Progress("documents") as progress:
-        estimates = estimate(llm.model, [text.sample for text in texts], estimator, progress.show)
-    rows = elbo.summarise(texts, estimates)
-    report, text = elbo.content(rows, estimator, folder.name), elbo.markdown(rows, estimator, folder.name)
-    if out is not None:
-        elbo.write_report(out, texts, estimates, report, text)
-    typer.echo(json.dumps(report, ensure_ascii=False) if as_json else text, nl=as_json)
+    keys: tuple[str, str] | None = None
+    if pair is not None:
+        a, comma, b = pair.partition(",")
+        if not comma:
+            raise InvalidInput(f"pair must be two settings such as 0.7/0.5,0.5/0, got {pair!r}")
+        keys = (Setting.parse(a).key, Setting.parse(b).key)
+    rows = compare_runs(load(first), load(second), keys)
+    text = json.dumps(content(rows)) if as_json else markdown(rows, (str(first), str(second)))
+    typer.echo(text, nl=as_json)
 
 
-class Progress:
-    """How much of `what` is there: a bar in a terminal, a line for each twentieth elsewhere; on standard error."""
-
-    PARTS = 20
-
-    def __init__(self, what: str = "answers") -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        console = Console(stderr=True, highlight=False)
-        columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-        self._live = console.is_terminal
-        self._bar = Bar(*columns, console=console, disable=not self._live)
-        self._task = self._bar.add_task("")
-        self._what, self._printed = what, 0
-
-    def show(self, done: int, total: int) -> None:
-        self._bar.update(self._task, completed=done, total=total)
-        part = done * self.PARTS // total
-        if not self._live and part > self._printed:
-            self._printed = part
-            print(f"{done}/{total} {self._what}", file=sys.stderr, flush=True)
-
-    def __enter__(self) -> Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+evaluation.command()(skills)
+evaluation.command()(elbo)
+evaluation.command()(compare)
+evaluation.command()(frontier)
+evaluation.command(
+    "lm-eval",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)(lm_eval)

@@ -31,6 +31,7 @@ def generate(
     ] = False,
     model: options.Model = None,
     mode: options.Mode = None,
+    modes: options.Modes = None,
     max_tokens: options.MaxTokens = None,
     threshold: options.Threshold = None,
     edit_threshold: options.EditThreshold = None,
@@ -66,7 +67,7 @@ def generate(
     Example: redraft generate "Sort 5, 2 and 9." --mode speed --trace sort.jsonl
     """
     params = options.sampling_params(
-        mode=mode,
+        mode=options.resolved_mode(mode, model, modes),
         max_tokens=max_tokens,
         threshold=threshold,
         edit_threshold=edit_threshold,

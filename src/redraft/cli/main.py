@@ -24,6 +24,7 @@ from redraft.cli.eval import evaluation
 from redraft.cli.generate import generate
 from redraft.cli.replay import replay
 from redraft.cli.rl import rl
+from redraft.cli.search import tune
 from redraft.cli.serve import serve
 from redraft.cli.train import train
 from redraft.errors import RedraftError
@@ -55,6 +56,7 @@ app.command()(demo)
 app.command()(train)
 app.command()(rl)
 app.command()(convert)
+app.command()(tune)
 app.command()(env)
 app.add_typer(evaluation, name="eval")
 

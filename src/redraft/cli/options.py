@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from redraft.errors import InvalidInput
-from redraft.types import SamplingParams
+from redraft.types import MODES, SamplingParams
 
 INTERRUPTED = 130  # exit code after Ctrl-C
 
@@ -21,7 +21,14 @@ def _option(*names: str, help: str, metavar: str | None = None) -> Any:
     return typer.Option(*names, help=help, metavar=metavar, show_default=False)
 
 
-Mode = Annotated[str | None, _option("--mode", help="speed, quality or draft-only [default: quality].")]
+Mode = Annotated[
+    str | None,
+    _option("--mode", help="speed, quality, draft-only, or one of `redraft tune` [default: quality]."),
+]
+Modes = Annotated[
+    Path | None,
+    _option("--modes", metavar="FILE", help="Modes of `redraft tune` [default: modes.json in the checkpoint folder]."),
+]
 Threshold = Annotated[
     float | None,
     _option("--threshold", help="Draft a masked token when its confidence is above this [default: the mode's]."),
@@ -90,16 +97,36 @@ Threads = Annotated[int | None, _option("--threads", help="CPU threads [default:
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
+def named_modes(model: str | None, file: Path | None) -> dict[str, dict[str, Any]]:
+    """The modes of a checkpoint besides the built-in ones: of a file, or of its own (see `redraft.engine.named`)."""
+    from redraft.engine.named import modes_of
+    from redraft.model.folder import checkpoint_folder
+
+    return modes_of(checkpoint_folder(model), file)
+
+
+def resolved_mode(mode: str | None, model: str | None, file: Path | None) -> dict[str, Any]:
+    """Fields of SamplingParams that a mode stands for: itself, when it is built in."""
+    from redraft.engine.named import with_mode
+
+    if file is not None and mode is None:
+        raise InvalidInput(f"modes of {file} have no effect without --mode")
+    if mode is None or (mode in MODES and file is None):
+        return {} if mode is None else {"mode": mode}
+    return with_mode({"mode": mode}, named_modes(model, file))
+
+
 def sampling_params(**given: Any) -> SamplingParams:
     """SamplingParams of the options that were given; `edit_threshold` and `logit_bias` arrive as the texts of the
-    options."""
+    options. `mode`: the fields of `resolved_mode`."""
+    mode = given.pop("mode")
     fields = {name: value for name, value in given.items() if value is not None}
     edit = fields.get("edit_threshold")
     if edit is not None:
         fields["edit_threshold"] = _number_or_text(edit)
     if "logit_bias" in fields:
         fields["logit_bias"] = dict(map(bias, fields["logit_bias"]))
-    return SamplingParams(**fields)
+    return SamplingParams(**{**mode, **fields})
 
 
 def _number_or_text(text: str) -> float | str:

@@ -23,12 +23,14 @@ CONNECT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class RemoteSession:
-    """url: where the server's page is. model: the name that the server gives. special_ids: its control tokens."""
+    """url: where the server's page is. model: the name that the server gives. special_ids: its control tokens.
+    modes: what names of modes stand for, besides the built-in ones."""
 
     url: str
     client: httpx2.Client
     model: str
     special_ids: frozenset[int] = field(default_factory=frozenset)
+    modes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def connect(cls, url: str, key: str | None = None, transport: httpx2.BaseTransport | None = None) -> RemoteSession:
@@ -51,8 +53,9 @@ class RemoteSession:
             raise _refusal(base, response)
         with _understood(base):
             card = response.json()["data"][0]
-            special = card.get("redraft", {}).get("special_ids", [])
-            return cls(base, client, str(card["id"]), frozenset(map(int, special)))
+            own = card.get("redraft", {})
+            special, modes = own.get("special_ids", []), dict(own.get("modes", {}))
+            return cls(base, client, str(card["id"]), frozenset(map(int, special)), modes)
 
     def reply(self, messages: Sequence[Mapping[str, str]], given: Mapping[str, Any]) -> Generator[Frame]:
         """Frames of the answer to a conversation as they arrive; the last one has `finish`. given: settings by the

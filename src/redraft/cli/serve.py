@@ -29,6 +29,9 @@ def serve(
     model_option: options.Model = None,
     config: Annotated[Path | None, _option("config", "YAML file of these settings, named with underscores.")] = None,
     name: Annotated[str | None, _option("name", "What requests call the model [default: the folder's name].")] = None,
+    modes: Annotated[
+        str | None, _option("modes", "File of `redraft tune` [default: modes.json in the checkpoint folder].")
+    ] = None,
     host: Annotated[str | None, _option("host", "Address to listen at [default: 127.0.0.1].")] = None,
     port: Annotated[int | None, _option("port", "Port to listen at; 0 takes a free one [default: 8000].")] = None,
     api_keys: Annotated[

@@ -77,7 +77,7 @@ def by_elbo(recipe: Recipe) -> Evaluate:
 
 def held_out(recipe: Recipe, tokenizer: Tokenizer, context: int) -> list[Sample]:
     """The first rows of `run.evaluate_data`, or held-out items of the recipe's skills with their answers."""
-    from redraft.eval.skills import draw_items
+    from redraft.eval.skills import draw_tasks
     from redraft.skills import SKILLS
     from redraft.training.data import DataConfig, SourceConfig, open_source
     from redraft.training.data.documents import Renderer
@@ -92,12 +92,10 @@ def held_out(recipe: Recipe, tokenizer: Tokenizer, context: int) -> list[Sample]
     else:
         skills = {name: SKILLS[name] for name in recipe.data.skills} or SKILLS
         renderer, samples = Renderer(tokenizer, longest), []
-        for index, item in enumerate(draw_items(0, max(1, count // len(skills)), "seen", skills)):
-            messages = [*item.task.messages, {"role": "assistant", "content": item.task.answer}]
+        for index, (task, _) in enumerate(draw_tasks(0, max(1, count // len(skills)), "seen", skills)):
+            messages = [*task.messages, {"role": "assistant", "content": task.answer}]
             try:
-                samples += renderer.documents(
-                    Chat(messages, list(item.task.tools) or None, (len(messages) - 1,)), index
-                )
+                samples += renderer.documents(Chat(messages, list(task.tools) or None, (len(messages) - 1,)), index)
             except BadRow:
                 continue  # as in training, what is longer than data.max_length is left out
     if not samples:

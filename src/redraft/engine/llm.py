@@ -130,7 +130,7 @@ class LLM:
         for an empty or foreign one, or one that all pages can't hold; ContextLengthError when prompt and max_tokens
         exceed the context. An error while one is answered (NumericalError) ends the call.
         """
-        requests = self._requests(_as_list(prompts), params)
+        requests = self._requests(prompts, params)
         done = {event.request: event.completion for event in self._events(requests, steps=False) if event.completion}
         return [done[request.id] for request in requests]
 
@@ -148,16 +148,15 @@ class LLM:
         conversations = [messages] if single else messages
         return self.generate([self.render(conversation, tools) for conversation in conversations], params)
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[CanvasEvent]:
-        """Answers one prompt step by step. Text arrives when its block is frozen; the last event has the completion.
-        An iterator that is closed early ends its request."""
-        return self._events([self._request(prompt, params or SamplingParams(), 0)], steps=True)
-
-    def stream_all(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    def stream(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> Iterator[CanvasEvent]:
-        """Answers several prompts together, step by step: `stream` for each, its events under its place in the list."""
-        return self._events(self._requests(prompts, params), steps=True)
+        """Answers one prompt step by step, or a list of them all at once: `event.request` is the place in the list, and
+        params are as in `generate`. Text arrives when its block is frozen; the last event of a request has its
+        completion. An iterator that is closed early ends its requests."""
+        return self._events(self._requests(prompt, params), steps=True)
 
     def weights_changed(self) -> None:
         """To be called after every change of `model`'s weights in place; what was computed before is then not used for
@@ -207,10 +206,10 @@ class LLM:
                 yield event
 
     def _requests(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list[Request]:
-        """One request a prompt, its id the prompt's place."""
-        pairs = zip(prompts, self._params(params, len(prompts)), strict=True)
+        several = _as_list(prompts)
+        pairs = zip(several, self._params(params, len(several)), strict=True)
         return [self._request(prompt, own, index) for index, (prompt, own) in enumerate(pairs)]
 
     def _request(self, prompt: Prompt, params: SamplingParams, index: int) -> Request:

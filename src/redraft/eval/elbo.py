@@ -19,7 +19,7 @@ import numpy as np
 
 from redraft.errors import InvalidInput
 from redraft.eval.report import grid
-from redraft.eval.skills import HeldOut, draw_items
+from redraft.eval.skills import HeldOut, draw_tasks
 from redraft.text.tokenizer import Tokenizer
 from redraft.training.data import DataConfig, SourceConfig, open_source
 from redraft.training.data.documents import PIECE, Renderer
@@ -84,10 +84,10 @@ def skill_texts(
 ) -> list[Text]:
     """The right answers to held-out prompts of each skill. Raises InvalidInput for one over the context."""
     renderer, out = Renderer(tokenizer, context), []
-    for index, item in enumerate(draw_items(seed, per_skill, split)):
-        messages = [*item.task.messages, {"role": "assistant", "content": item.task.answer}]
-        row = Chat(messages, list(item.task.tools) or None, (len(messages) - 1,))
-        out += [_text(sample, item.task.skill, tokenizer) for sample in renderer.documents(row, index)]
+    for index, (task, _) in enumerate(draw_tasks(seed, per_skill, split)):
+        messages = [*task.messages, {"role": "assistant", "content": task.answer}]
+        row = Chat(messages, list(task.tools) or None, (len(messages) - 1,))
+        out += [_text(sample, task.skill, tokenizer) for sample in renderer.documents(row, index)]
     return out
 
 

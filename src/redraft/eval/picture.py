@@ -15,28 +15,35 @@ def draw_frontier(table: Table, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    lines: dict[float | str, list[Row]] = {}
+    lines: dict[str, list[Row]] = {}
     for row in table.rows:
         if row.scope == ALL:
-            lines.setdefault(row.setting.edit_threshold, []).append(row)
+            lines.setdefault(row.setting.edit, []).append(row)
     figure, axes = pyplot.subplots(figsize=(8, 5))
-    for edit, rows in sorted(lines.items(), key=lambda line: str(line[0])):
-        rows.sort(key=lambda row: row.setting.threshold)
+    for _, rows in sorted(lines.items()):
+        rows.sort(key=lambda row: row.setting.threshold or 0.0)
         speeds = [row.summary.tokens_per_forward for row in rows]
         shares = [row.summary.accuracy for row in rows]
         below = [100 * (share.value - share.low) for share in shares]
         above = [100 * (share.high - share.value) for share in shares]
-        name = "no editing" if not rows[0].setting.edits else f"edit threshold {edit:g}"
+        name = _name(rows[0])
         style = "--" if not rows[0].setting.edits else "-"
         heights = [100 * share.value for share in shares]
         drawn = {"label": name, "fmt": f"o{style}", "capsize": 2, "linewidth": 1.2, "markersize": 4}
         axes.errorbar(speeds, heights, yerr=(below, above), **drawn)
         for speed, height, row in zip(speeds, heights, rows, strict=True):
-            text = row.setting.label if row.setting in LABELS else f"{row.setting.threshold:g}"
+            text = row.setting.label if row.setting in LABELS else row.setting.key.partition("/")[0]
             axes.annotate(text, (speed, height), (4, 4), textcoords="offset points", fontsize=7)
-    axes.set(xlabel="tokens per forward (TPF)", ylabel="accuracy (%)", title="Held-out skills: score against speed")
+    axes.set(xlabel="tokens per forward (TPF)", ylabel="accuracy (%)", title="Score against speed")
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
+
+
+def _name(row: Row) -> str:
+    """Of the line that a point lies on."""
+    if row.setting.threshold is None:
+        return "as served"
+    return f"edit threshold {row.setting.edit}" if row.setting.edits else "no editing"

@@ -1,57 +1,75 @@
-"""Held-out items of the skills: drawn once for a seed, answered by a model at each setting, and graded."""
+"""Held-out tasks of the skills: drawn once for a seed, and the suite that asks and grades them."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Literal, NamedTuple
 
 from redraft.errors import InvalidInput
-from redraft.eval.records import Record
-from redraft.eval.settings import Setting
+from redraft.eval.table import Run
+from redraft.eval.task import Item
 from redraft.skills import SKILLS, Skill, Split, Task, grade
-from redraft.types import Completion, SamplingParams
 
 HeldOut = Literal["seen", "test", "both"]
 SPLITS: dict[str, tuple[Split, ...]] = {"seen": ("seen",), "test": ("test",), "both": ("seen", "test")}
+SPLIT_NAMES = {"seen": "seen compositions", "test": "unseen compositions"}
 TRIES = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A task and the split that it was drawn from. key: a hash of the whole task, tests included."""
+class Drawn(NamedTuple):
+    """A task and the split that it was drawn from."""
 
-    key: str
-    split: Split
     task: Task
-
-    @classmethod
-    def of(cls, task: Task, split: Split) -> Item:
-        content = json.dumps(task.to_dict(), sort_keys=True, ensure_ascii=True)
-        return cls(hashlib.sha256(content.encode()).hexdigest()[:16], split, task)
+    split: Split
 
 
-class Answerer(Protocol):
-    """What an evaluation needs of an LLM."""
+@dataclass(frozen=True)
+class SkillSuite:
+    """`per_skill` held-out tasks of each of `skills` (empty: of all)."""
 
-    block_length: int
+    seed: int = 0
+    per_skill: int = 200
+    split: HeldOut = "both"
+    skills: tuple[str, ...] = ()
 
-    def render(self, messages: Any, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]: ...
+    @property
+    def name(self) -> str:
+        return "skills"
 
-    def generate(self, prompts: Any, params: SamplingParams | None = None) -> list[Completion]: ...
+    def items(self) -> list[Item]:
+        unknown = set(self.skills) - SKILLS.keys()
+        if unknown:
+            raise InvalidInput(f"skill must be one of {', '.join(SKILLS)}, got {min(unknown)!r}")
+        chosen = {name: SKILLS[name] for name in self.skills} or None
+        return [self._item(drawn) for drawn in draw_tasks(self.seed, self.per_skill, self.split, chosen)]
+
+    def grade(self, item: Item, response: str) -> float:
+        return grade(Task(**item.reference), response)
+
+    def _item(self, drawn: Drawn) -> Item:
+        task = drawn.task
+        reference = task.to_dict()
+        return Item(
+            suite=self.name,
+            task=task.skill,
+            messages=task.messages,
+            tools=task.tools,
+            reference=reference,
+            level=task.level,
+            split=drawn.split,
+        )
 
 
-def draw_items(
+def draw_tasks(
     seed: int, per_skill: int, split: HeldOut = "both", skills: Mapping[str, Skill] | None = None
-) -> list[Item]:
+) -> list[Drawn]:
     """`per_skill` different prompts of each skill; "both" takes half of them from each held-out split.
 
     Levels take turns, and skills do, so that any beginning of the list is balanced. A longer list of the same seed
-    begins, in each skill and split, with the same items. Raises InvalidInput when a level has too few prompts.
+    begins, in each skill and split, with the same tasks. Raises InvalidInput when a level has too few prompts.
     """
     if split not in SPLITS:
         raise InvalidInput(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
@@ -62,12 +80,12 @@ def draw_items(
     for place, skill in enumerate((SKILLS if skills is None else skills).values()):
         for part, name in enumerate(parts):
             count = (per_skill + len(parts) - 1 - part) // len(parts)
-            items = _distinct(skill, random.Random(f"{seed}:{skill.name}:{name}"), name, count)
-            placed += [((number, part, place), item) for number, item in enumerate(items)]
-    return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
+            tasks = _distinct(skill, random.Random(f"{seed}:{skill.name}:{name}"), name, count)
+            placed += [((number, part, place), Drawn(task, name)) for number, task in enumerate(tasks)]
+    return [drawn for _, drawn in sorted(placed, key=lambda pair: pair[0])]
 
 
-def _distinct(skill: Skill, rng: random.Random, split: Split, count: int) -> list[Item]:
+def _distinct(skill: Skill, rng: random.Random, split: Split, count: int) -> list[Task]:
     tasks: dict[str, Task] = {}
     for number in range(count):
         level = skill.levels[number % len(skill.levels)]
@@ -81,40 +99,18 @@ def _distinct(skill: Skill, rng: random.Random, split: Split, count: int) -> lis
                 f"per_skill is too large: {skill.name} has too few different prompts of split {split!r} at "
                 f"level {level}; {len(tasks)} of {count} were drawn"
             )
-    return [Item.of(task, split) for task in tasks.values()]
+    return list(tasks.values())
 
 
-def answer(llm: Answerer, model: str, item: Item, settings: Sequence[Setting]) -> list[Record]:
-    """Answers one item at each setting, one request at a time, and grades the answers. model: its fingerprint."""
-    task = item.task
-    prompt = llm.render(task.messages, list(task.tools) or None)
-
-    @cache  # settings often agree on the answer, and a program is graded in a process of its own
-    def score(response: str) -> float:
-        return grade(task, response)
-
-    records = []
-    for setting in settings:
-        completion = llm.generate([prompt], setting.params)[0]
-        stats = completion.stats
-        records.append(
-            Record(
-                model=model,
-                item=item.key,
-                setting=setting.key,
-                skill=task.skill,
-                level=task.level,
-                split=item.split,
-                score=score(completion.text),
-                tokens=stats.generated_tokens,
-                forwards=stats.forwards,
-                edits=stats.edits,
-                blocks=-(-stats.generated_tokens // llm.block_length),
-                seconds=stats.seconds,
-                first_block_seconds=stats.seconds_to_first_block,
-                finish_reason=completion.finish_reason,
-                prompt=task.prompt,
-                response=completion.text,
-            )
-        )
-    return records
+def about(suite: SkillSuite, items: list[Item], model: str, fingerprint: str, processes: int) -> Run:
+    """What the report of this suite says of itself, answered one request at a time in so many processes."""
+    counts = Counter(item.split for item in items)
+    parts = " and ".join(f"{counts[split]} of {SPLIT_NAMES[split]}" for split in counts)
+    side = "one process" if processes == 1 else f"{processes} processes side by side"
+    return Run(
+        model,
+        fingerprint,
+        f"item seed {suite.seed}: unseen prompts, {parts}; the levels of each skill in equal shares",
+        f"Greedy, one request at a time, float32 on the CPU, {side}, one thread each, of which TPS is that of one.",
+        {"seed": suite.seed, "split": suite.split, "processes": processes},
+    )

@@ -32,17 +32,21 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Score and cost of a set of answers. Rates are ratios of sums: TPF is all tokens over all forwards.
+    """Score and cost of a set of answers. Rates are ratios of sums: TPF is all tokens over all forwards, 0 where a
+    server doesn't tell its forwards.
 
-    over_two_blocks: share of the answers that are longer than two blocks.
+    items: the answers, of which `errors` have no score because their grader failed; the accuracy is that of the others.
+    stutter: mean over the answers, by their lengths. over_two_blocks: share of the answers longer than two blocks.
     first_block_seconds: median of the time to the first block, prefill included.
     """
 
     items: int
+    errors: int
     accuracy: Interval
     tokens_per_forward: float
     tokens_per_second: float
     edits_per_100_tokens: float
+    stutter: float
     median_tokens: float
     over_two_blocks: float
     first_block_seconds: float
@@ -71,18 +75,35 @@ def wilson(successes: float, count: int) -> Interval:
     return Interval(share, max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half)))
 
 
+def mean_score(scores: Sequence[float]) -> Interval:
+    """Wilson's interval where all scores are 0 or 1; else the normal one of the mean, within 0 and 1. Of no scores:
+    nothing is known, 0 to 1."""
+    if not scores:
+        return Interval(0.0, 0.0, 1.0)
+    if all(score in (0.0, 1.0) for score in scores):
+        return wilson(sum(scores), len(scores))
+    mean = statistics.fmean(scores)
+    half = NORMAL_95 * statistics.pstdev(scores) / math.sqrt(max(1, len(scores) - 1))
+    return Interval(mean, max(0.0, mean - half), min(1.0, mean + half))
+
+
 def summarise(records: Sequence[Record]) -> Summary:
     """Raises InvalidInput when there are no records."""
     if not records:
         raise InvalidInput("there are no records to summarise")
     tokens = sum(record.tokens for record in records)
+    forwards = sum(record.forwards for record in records)
+    scores = [record.score for record in records if record.score is not None]
     seconds = sum(record.seconds for record in records)
     return Summary(
         items=len(records),
-        accuracy=wilson(sum(record.score for record in records), len(records)),
-        tokens_per_forward=tokens / max(1, sum(record.forwards for record in records)),
+        errors=len(records) - len(scores),
+        accuracy=mean_score(scores),
+        tokens_per_forward=tokens / forwards if forwards else 0.0,
         tokens_per_second=tokens / seconds if seconds else 0.0,
         edits_per_100_tokens=100 * sum(record.edits for record in records) / max(1, tokens),
+        stutter=sum(record.stutter * max(1, record.tokens) for record in records)
+        / sum(max(1, record.tokens) for record in records),
         median_tokens=statistics.median(record.tokens for record in records),
         over_two_blocks=sum(record.blocks > 2 for record in records) / len(records),
         first_block_seconds=statistics.median(record.first_block_seconds for record in records),
@@ -92,19 +113,35 @@ def summarise(records: Sequence[Record]) -> Summary:
 def compare(first: Sequence[Record], second: Sequence[Record]) -> Difference:
     """The difference of two settings by the paired bootstrap (Efron and Tibshirani 1993), percentile intervals.
 
-    Raises InvalidInput unless both have one record of each of the same items.
+    Raises InvalidInput unless both have one record of each of the same items. Items whose grader failed for one of them
+    are left out.
     """
-    left = {record.item: record for record in first}
-    right = {record.item: record for record in second}
-    if not left or left.keys() != right.keys() or len(left) != len(first) or len(right) != len(second):
+    pairs = paired(first, second)
+    if len(pairs) != len(first) or len(pairs) != len(second):
         raise InvalidInput("two settings can only be compared on the same items, each answered once by both")
-    a_N3 = _columns([left[item] for item in left])
-    b_N3 = _columns([right[item] for item in left])
-    weights_DN = _resamples(len(left))
+    return difference(pairs)
+
+
+def paired(first: Sequence[Record], second: Sequence[Record]) -> list[tuple[Record, Record]]:
+    """The records of the items that both have, in the order of the first."""
+    right = {record.item: record for record in second}
+    left = {record.item: record for record in first}
+    return [(record, right[item]) for item, record in left.items() if item in right]
+
+
+def difference(pairs: Sequence[tuple[Record, Record]]) -> Difference:
+    """See `compare`. Raises InvalidInput when no pair has two scores."""
+    scored = [pair for pair in pairs if pair[0].score is not None and pair[1].score is not None]
+    if not scored:
+        raise InvalidInput("two settings can only be compared on the same items, and they have none with two scores")
+    a_N3 = _columns([a for a, _ in scored])
+    b_N3 = _columns([b for _, b in scored])
+    weights_DN = _resamples(len(scored))
+    first, second = scored[0]
     return Difference(
-        first=first[0].setting,
-        second=second[0].setting,
-        items=len(left),
+        first=first.setting,
+        second=second.setting,
+        items=len(scored),
         accuracy=_interval(_gain, a_N3, b_N3, weights_DN),
         tokens_per_forward_ratio=_interval(_ratio, a_N3, b_N3, weights_DN),
     )

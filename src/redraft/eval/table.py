@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,20 +16,20 @@ from redraft.eval.settings import (
     STANDARD,
     Setting,
 )
-from redraft.eval.statistics import Difference, Summary, compare, summarise
+from redraft.eval.statistics import Difference, Summary, compare, paired, summarise
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A part of the items; None means all. level goes with a skill."""
+    """A part of the items; None means all. level goes with a task."""
 
-    skill: str | None = None
+    task: str | None = None
     split: str | None = None
     level: int | None = None
 
     def __str__(self) -> str:
         level = None if self.level is None else f"level {self.level}"
-        return ", ".join(part for part in (self.skill, self.split, level) if part is not None) or "all"
+        return ", ".join(part for part in (self.task, self.split, level) if part is not None) or "all"
 
 
 ALL = Scope()
@@ -44,13 +44,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was evaluated, and on how many processes of one thread each the times were measured."""
+    """What was evaluated. fingerprint: the model's identity. items, how: for readers, which items and how they were
+    answered. options: the same for programs."""
 
     model: str
     fingerprint: str
-    seed: int
-    split: str
-    processes: int
+    items: str
+    how: str
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Table:
     settings: tuple[Setting, ...]
     rows: tuple[Row, ...]
     differences: tuple[Difference, ...]
+    errors: tuple[Record, ...] = ()
 
     def summary(self, setting: Setting, scope: Scope = ALL) -> Summary | None:
         """The figures of a row, None when the setting or the part was not run."""
@@ -70,8 +72,8 @@ class Table:
         return next(pairs, None)
 
     @property
-    def skills(self) -> list[str]:
-        return list(dict.fromkeys(row.scope.skill for row in self.rows if row.scope.skill is not None))
+    def tasks(self) -> list[str]:
+        return list(dict.fromkeys(row.scope.task for row in self.rows if row.scope.task is not None))
 
     @property
     def splits(self) -> list[str]:
@@ -83,13 +85,17 @@ class Table:
             for row in self.rows
         ]
         differences = [asdict(difference) for difference in self.differences]
-        return {"run": asdict(self.run), "rows": rows, "differences": differences}
+        errors = [
+            {"task": record.task, "item": record.item, "setting": record.setting, "error": record.error}
+            for record in self.errors
+        ]
+        return {"run": asdict(self.run), "rows": rows, "differences": differences, "errors": errors}
 
 
 def build_table(records: Sequence[Record], settings: Sequence[Setting], run: Run) -> Table:
     """The table of records that hold each item once at each setting.
 
-    All items have a row at every setting; each split, skill, skill and split, and skill and level has one at those
+    All items have a row at every setting; each split, task, task and split, and task and level has one at those
     that are shown in detail.
     """
     parts: dict[tuple[Scope, str], list[Record]] = defaultdict(list)
@@ -102,8 +108,10 @@ def build_table(records: Sequence[Record], settings: Sequence[Setting], run: Run
         for setting in settings
         if (scope, setting.key) in parts and (scope == ALL or setting in detailed(settings))
     ]
-    differences = [compare(parts[ALL, a.key], parts[ALL, b.key]) for a, b in _pairs(settings)]
-    return Table(run, tuple(settings), tuple(rows), tuple(differences))
+    pairs = [(parts[ALL, a.key], parts[ALL, b.key]) for a, b in _pairs(settings)]
+    differences = [compare(a, b) for a, b in pairs if any(x.score is not None is not y.score for x, y in paired(a, b))]
+    errors = tuple(record for record in records if record.error)
+    return Table(run, tuple(settings), tuple(rows), tuple(differences), errors)
 
 
 def detailed(settings: Sequence[Setting]) -> tuple[Setting, ...]:
@@ -112,8 +120,11 @@ def detailed(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 
 
 def _scopes_of(record: Record) -> tuple[Scope, ...]:
-    skill, split, level = record.skill, record.split, record.level
-    return ALL, Scope(split=split), Scope(skill), Scope(skill, split), Scope(skill, level=level)
+    """Parts that a suite doesn't tell apart, split "" and level 0, have no rows of their own."""
+    task, split, level = record.task, record.split, record.level
+    splits = (Scope(split=split), Scope(task, split)) if split else ()
+    levels = (Scope(task, level=level),) if level else ()
+    return ALL, Scope(task), *splits, *levels
 
 
 def _pairs(settings: Sequence[Setting]) -> list[tuple[Setting, Setting]]:

@@ -42,7 +42,7 @@ def percent(interval: Interval, sign: bool = False) -> str:
 
 def _items(table: Table) -> Target:
     name = "at least 200 items a skill and 1,000 in all"
-    counts = {skill: _count(table, Scope(skill)) for skill in table.skills}
+    counts = {skill: _count(table, Scope(skill)) for skill in table.tasks}
     total = sum(counts.values())
     holds = bool(counts) and min(counts.values()) >= 200 and total >= 1000
     return Target(name, holds, f"{total} items: " + ", ".join(f"{skill} {count}" for skill, count in counts.items()))

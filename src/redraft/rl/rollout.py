@@ -45,7 +45,7 @@ class Policy(Protocol):
 
     def render(self, messages: Any, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]: ...
 
-    def stream_all(self, prompts: Any, params: Any = None) -> Iterator[CanvasEvent]: ...
+    def stream(self, prompts: Any, params: Any = None) -> Iterator[CanvasEvent]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def roll_out(
             )
             for rollout, _ in open_
         ]
-        events = list(policy.stream_all(ids, params))
+        events = list(policy.stream(ids, params))
         paths = trajectories(events, mask_id)
         done: dict[int, Completion] = {event.request: event.completion for event in events if event.completion}
         choices = [done[number].choices[0] for number in range(len(open_))]

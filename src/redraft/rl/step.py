@@ -56,7 +56,7 @@ def rl_step(run: RLRun) -> Line:
     run.seconds += ended - started
     return {
         "step": run.step,
-        "tokens": run.positions,
+        "positions": run.positions,
         "seconds": round(run.seconds, 2),
         "rollout_seconds": round(answered - started, 2),
         "update_seconds": round(ended - answered, 2),
@@ -121,7 +121,7 @@ def _update(run: RLRun, chosen: list[tuple[Rollout, float]], behaviour: dict[int
         except NumericalError as error:
             raise NumericalError(f"step {run.step}, update {update}: {error}") from None
     positions = sum(part.layout.positions for part in parts) * recipe.batch.updates
-    line |= {"gradient_norm": sum(norms) / len(norms), "rate": recipe.schedule.factor(run.step)}
+    line |= {"gradient_norm": sum(norms) / len(norms), "learning_rate_factor": recipe.schedule.factor(run.step)}
     if behaviour:
         line["behaviour_weight"] = float(torch.cat([w for w in weights if w is not None]).mean())
     return line, positions

@@ -13,6 +13,7 @@ from typing import Any
 
 from redraft.engine.async_engine import AsyncEngine, EngineSpec
 from redraft.engine.defaults import generation_config, sampling_defaults
+from redraft.engine.named import Modes, modes_of
 from redraft.errors import EngineError, InvalidInput, RedraftError
 from redraft.model.folder import checkpoint_folder
 from redraft.server.errors import ApiError, invalid
@@ -30,13 +31,21 @@ class Service:
     """One model. `load` starts its engine, `drain` and `close` end it.
 
     name: what requests call it. created: when it was started, in seconds of Unix time. prompts: its tokenizer.
-    defaults: what its `generation_config.json` proposes. draining: it takes no more requests.
+    defaults: what its `generation_config.json` proposes. modes: those that have names of their own.
+    draining: it takes no more requests.
     """
 
     def __init__(
-        self, settings: ServerSettings, prompts: Prompts, name: str, defaults: dict[str, Any], start: Starter
+        self,
+        settings: ServerSettings,
+        prompts: Prompts,
+        name: str,
+        defaults: dict[str, Any],
+        start: Starter,
+        modes: Modes | None = None,
     ) -> None:
         self.settings, self.prompts, self.name, self.defaults = settings, prompts, name, defaults
+        self.modes: Modes = modes or {}
         self.created = int(time.time())
         self.metrics = Metrics()
         self.draining = False
@@ -55,7 +64,8 @@ class Service:
         folder = checkpoint_folder(settings.model)
         defaults = sampling_defaults(generation_config(folder))
         prompts = Prompts(Tokenizer.load(folder))
-        return cls(settings, prompts, settings.served_name(Path(folder)), defaults, start)
+        modes = modes_of(folder, settings.modes)
+        return cls(settings, prompts, settings.served_name(Path(folder)), defaults, start, modes)
 
     async def load(self) -> None:
         """Starts the engine. Raises what the loading raised."""

@@ -19,6 +19,7 @@ class ServerSettings:
     """model, device, dtype, block_length, max_running, cache_tokens, memory_fraction, prefix_cache: as in
     `redraft.LLM`.
     name: what requests call the model; None takes the folder's.
+    modes: a file of `redraft tune`; None takes `modes.json` of the checkpoint folder where there is one.
     api_keys: who sends none of them is turned away; none: everybody may ask.
     cors_origins: web pages of these origins may ask.
     queue_limit: answers that may wait beyond those that are written. max_requests: requests in progress.
@@ -31,6 +32,7 @@ class ServerSettings:
 
     model: str | None = None
     name: str | None = None
+    modes: str | None = None
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()

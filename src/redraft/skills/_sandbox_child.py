@@ -9,6 +9,7 @@ forges the report gains nothing.
 # may be out of the reach of the unprivileged user.
 import collections  # noqa: F401
 import functools  # noqa: F401
+import importlib
 import itertools  # noqa: F401
 import json
 import math  # noqa: F401
@@ -77,6 +78,8 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
+    for module in job["modules"]:
+        importlib.import_module(module)
     lock_in(job["limits"])
     outcome = run(job)
     try:

@@ -46,8 +46,16 @@ class Outcome:
     error: str | None = None
 
 
-def run_function(source: str, function: str, calls: Sequence[Sequence[Any]], limits: Limits | None = None) -> Outcome:
+def run_function(
+    source: str,
+    function: str,
+    calls: Sequence[Sequence[Any]],
+    limits: Limits | None = None,
+    modules: Sequence[str] = (),
+) -> Outcome:
     """Runs `source` once and calls `function` with each list of JSON arguments; never raises on what it does.
+
+    modules: of the standard library, that it may import besides a few that are always there.
 
     The first call that raises, a return value that JSON can't hold, and a limit that is hit each make the whole
     outcome an error.
@@ -57,6 +65,7 @@ def run_function(source: str, function: str, calls: Sequence[Sequence[Any]], lim
         "source": source,
         "function": function,
         "calls": [list(arguments) for arguments in calls],
+        "modules": list(modules),
         "limits": {"cpu_seconds": limits.cpu_seconds, "memory_bytes": limits.memory_bytes},
     }
     with tempfile.TemporaryDirectory(prefix="redraft-") as folder, tempfile.TemporaryFile() as stdin:

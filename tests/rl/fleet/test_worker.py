@@ -72,16 +72,16 @@ def test_weights_that_come_on_the_way_are_taken_between_blocks(
     run = open_rl_run(recipe(start, tmp_path / "run", "batch.answers=2", "rollout.max_tokens=70"))
     worker = RolloutWorker(run.recipe, run.folder)
     worker.update(0, state(run))
-    plain, seen = worker.llm.stream_all, []
+    plain, seen = worker.llm.stream, []
 
-    def stream_all(prompts: Any, params: Any = None) -> Any:
+    def stream(prompts: Any, params: Any = None) -> Any:
         for number, event in enumerate(plain(prompts, params)):
             if number == 5:
                 worker.update(1, {name: -tensor for name, tensor in state(run).items()})
             seen.append(worker.version)
             yield event
 
-    monkeypatch.setattr(worker.llm, "stream_all", stream_all)
+    monkeypatch.setattr(worker.llm, "stream", stream)
     (group,) = worker.answer(Job((0,), 0))
     assert group.version == 0 and worker.version == 1
     assert seen[0] == 0 and seen[-1] == 1 and seen == sorted(seen)

@@ -20,8 +20,8 @@ SURE = (0.99, 0.97, 0.52, 0.999, 0.93, 0.98, 0.81, 0.995, 0.99, 0.68, 0.97)
 
 class FakeServer(ThreadingHTTPServer):
     """answer: the text of every answer. key: what requests must bring. refusal: (status, message) of every answer.
-    cut: streams end after their first message. loading: the model is not there yet. pause: seconds between them.
-    seen: the bodies of requests. gone: set when a reader has left before the end."""
+    cut: streams end after their first message. loading: the model is not there yet. modes: besides the three.
+    pause: seconds between messages. seen: the bodies of requests. gone: set when a reader has left before the end."""
 
     daemon_threads = True
 
@@ -31,6 +31,7 @@ class FakeServer(ThreadingHTTPServer):
         self.key = ""
         self.refusal: tuple[int, str] | None = None
         self.cut = self.loading = False
+        self.modes: dict[str, dict[str, Any]] = {}
         self.pause = 0.0
         self._allowed: int | None = None
         self._changed = threading.Condition()
@@ -81,7 +82,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/v1/models":
             if self.allowed():
-                card = {"id": "redraft-fake", "redraft": {"version": "0.1.0", "special_ids": [0, EOS]}}
+                own = {"version": "0.1.0", "special_ids": [0, EOS], "modes": self.server.modes}
+                card = {"id": "redraft-fake", "redraft": own}
                 self.reply(200, {"object": "list", "data": [card]})
             return
         if self.path == "/ready":

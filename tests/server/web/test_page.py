@@ -27,6 +27,23 @@ def test_a_mode_brings_its_thresholds(mode: str, page: Page, server: FakeServer)
     expect(page.locator(f"input[value={mode}]")).to_be_checked()
 
 
+def test_a_mode_of_the_server_can_be_chosen(page: Page, server: FakeServer) -> None:
+    server.modes = {"code": {"threshold": 0.4, "edit_threshold": 0.0}, "<b>": {"edit_threshold": "off"}}
+    page.reload()
+    expect(page.locator("#modes label")).to_have_count(5)
+    expect(page.locator("#modes b")).to_have_count(0)
+    page.locator("input[value=code]").check(force=True)
+    expect(page.locator("#threshold-value")).to_have_text("0.40")
+    send(page)
+    ended(page)
+    assert server.seen[0]["redraft"] == {"events": True, "mode": "code"}
+    page.reload()
+    expect(page.locator("input[value=code]")).to_be_checked()
+    server.modes = {}
+    page.reload()
+    expect(page.locator("input[value=quality]")).to_be_checked()
+
+
 def test_settings_that_were_chosen_are_sent(page: Page, server: FakeServer) -> None:
     page.fill("#threshold", "0.6")
     expect(page.locator("#threshold-value")).to_have_text("0.60")

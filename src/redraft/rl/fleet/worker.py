@@ -82,9 +82,9 @@ class RolloutWorker:
     def render(self, messages: Any, tools: Any = None) -> list[int]:
         return self.llm.render(messages, tools)
 
-    def stream_all(self, prompts: Any, params: Any = None) -> Iterator[CanvasEvent]:
+    def stream(self, prompts: Any, params: Any = None) -> Iterator[CanvasEvent]:
         """That of the engine, which takes new weights on the way."""
-        for event in self.llm.stream_all(prompts, params):
+        for event in self.llm.stream(prompts, params):
             yield event
             self._take()
 

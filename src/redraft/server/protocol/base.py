@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from redraft.engine.named import Modes, with_mode
 from redraft.errors import InvalidInput
 from redraft.server.errors import UNSUPPORTED, invalid
 from redraft.types import SamplingParams
@@ -17,6 +18,7 @@ Temperature = Annotated[float, Field(ge=0, le=100, description="0 is greedy; abo
 TopP = Annotated[float, Field(gt=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Neutral = Mapping[str, tuple[tuple[Any, ...], str]]
+Mode = Annotated[str, Field(max_length=64, description="speed, quality, draft-only, or another of the server's.")]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
@@ -45,7 +47,7 @@ class Wire(BaseModel):
 class RedraftOptions(Wire):
     """How the answer is drafted and edited (docs/sampling.md)."""
 
-    mode: Literal["speed", "quality", "draft-only"] | None = None
+    mode: Mode | None = None
     threshold: Annotated[float, Field(ge=0)] | None = None
     edit_threshold: Annotated[float, Field(ge=0, le=1)] | Literal["off"] | None = None
     max_post_steps: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
@@ -91,16 +93,22 @@ OPTIONS = [name for name in RedraftOptions.model_fields if name != "events"]
 
 
 def sampling(
-    defaults: Mapping[str, Any], fields: Mapping[str, Any], options: RedraftOptions | None, names: Mapping[str, str]
+    defaults: Mapping[str, Any],
+    modes: Modes,
+    fields: Mapping[str, Any],
+    options: RedraftOptions | None,
+    names: Mapping[str, str],
 ) -> SamplingParams:
     """The settings of a request: its own, else the checkpoint's, else ours. A mode that the request names outranks
-    the checkpoint's thresholds. names: what our fields are called in the request, where that differs."""
+    the checkpoint's thresholds, and one of `modes` whatever it sets. names: what our fields are called in the request,
+    where that differs."""
     own = {name: value for name, value in fields.items() if value is not None}
     if options is not None:
         own |= {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
-    kept = {name: value for name, value in defaults.items() if "mode" not in own or name not in THRESHOLDS}
+    outranked = {*THRESHOLDS, *modes.get(own["mode"], ())} if "mode" in own else set()
+    kept = {name: value for name, value in defaults.items() if name not in outranked}
     try:
-        return SamplingParams(**(kept | own))
+        return SamplingParams(**with_mode(kept | own, modes))
     except InvalidInput as error:
         first = str(error).split(maxsplit=1)[0]
         named = {name: f"redraft.{name}" for name in OPTIONS} | dict(names)

@@ -77,7 +77,7 @@ async def prepare(service: Service, body: CompletionRequest) -> Continuation:
         "frequency_penalty": body.frequency_penalty,
         "logprobs": body.logprobs,
     }
-    params = sampling(service.defaults, fields, body.redraft, {})
+    params = sampling(service.defaults, service.modes, fields, body.redraft, {})
     several = body.several
     prompts = [await service.prompts.encode(one) if isinstance(one, str) else one for one in several]
     params = service.fit(prompts, params, open_end=False, param="prompt")

@@ -39,7 +39,7 @@ async def prepare(
     """
     if tool_choice is not None and not tools:
         raise invalid("tool_choice needs tools", "tool_choice")
-    params = sampling(service.defaults, fields, options, names)
+    params = sampling(service.defaults, service.modes, fields, options, names)
     toolset = Toolset.of(tools, service.prompts.tokenizer.chat_template) if tools else None
     if tool_choice == "none":
         tools, toolset = (), None

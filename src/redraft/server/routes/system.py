@@ -21,7 +21,11 @@ router = new_router("Operations")
 
 def _model(service: Service) -> dict[str, Any]:
     """OpenAI's object, and under `redraft` what a reader of the canvas channel needs to know of the model."""
-    own = {"version": redraft.__version__, "special_ids": sorted(service.prompts.tokenizer.special_ids)}
+    own = {
+        "version": redraft.__version__,
+        "special_ids": sorted(service.prompts.tokenizer.special_ids),
+        "modes": service.modes,
+    }
     return {"id": service.name, "object": "model", "created": service.created, "owned_by": "redraft", "redraft": own}
 
 

@@ -23,6 +23,7 @@ let view = "chat";
 async function meet() {
   try {
     server.card = await modelCard(server.key);
+    settings.offer(server.card.redraft?.modes ?? {});
     for (let why = await trouble(); why; why = await trouble()) {
       $("model").textContent = `${server.card.id}: ${why}`;
       await new Promise((done) => setTimeout(done, 2000));

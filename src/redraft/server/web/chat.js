@@ -4,7 +4,7 @@ import { AnswerView } from "./answer.js";
 import { $, button, make, speak } from "./dom.js";
 import { remark, run } from "./run.js";
 import { Scrubber } from "./scrubber.js";
-import { MODES } from "./settings.js";
+import { labelOf } from "./settings.js";
 import { recall, remember } from "./store.js";
 import { download } from "./trace.js";
 
@@ -94,7 +94,7 @@ export class Chat {
   }
 
   #addTurn(turn) {
-    const view = new AnswerView(MODES[turn.mode].label);
+    const view = new AnswerView(labelOf(turn.mode));
     $("turns").append(make("p", "asked", turn.asked), view.element);
     $("empty").hidden = true;
     return view;

@@ -4,7 +4,7 @@ import { AnswerView } from "./answer.js";
 import { $, button, make, speak } from "./dom.js";
 import { remark, run } from "./run.js";
 import { Scrubber } from "./scrubber.js";
-import { MODES } from "./settings.js";
+import { labelOf } from "./settings.js";
 import { download } from "./trace.js";
 
 const RACERS = ["speed", "quality"];
@@ -54,7 +54,7 @@ export class Race {
         const { recording, error } = result;
         view.note(remark(recording, error));
         if (recording.whole && ++arrived === 1) view.label.append(make("span", "first", "first"));
-        if (recording.whole) speak(inWords(MODES[RACERS[i]].label, recording));
+        if (recording.whole) speak(inWords(labelOf(RACERS[i]), recording));
         return result;
       }),
     );
@@ -66,7 +66,7 @@ export class Race {
 
   /** Empty lanes. */
   #lanes() {
-    const views = RACERS.map((mode) => new AnswerView(MODES[mode].label));
+    const views = RACERS.map((mode) => new AnswerView(labelOf(mode)));
     $("lanes").replaceChildren(...views.map((view) => view.element));
     return views;
   }

@@ -1,6 +1,6 @@
 /* The settings as a form, and as the fields of a request. What was not chosen is not sent: the server's defaults hold. */
 
-import { $ } from "./dom.js";
+import { $, make } from "./dom.js";
 import { recall, recallKey, remember, rememberKey } from "./store.js";
 
 /** Thresholds of the modes (redraft.decoding.modes), to show them. */
@@ -9,6 +9,9 @@ export const MODES = {
   quality: { label: "Quality", threshold: 0.7, edit: 0.5 },
   "draft-only": { label: "Draft only", threshold: 0.95, edit: "off" },
 };
+/** What a mode is called; one of an earlier chat may be gone. */
+export const labelOf = (mode) => MODES[mode]?.label ?? mode;
+
 const NUMBERS = { "max-tokens": "max_tokens", temperature: "temperature", seed: "seed" };
 const REMEMBERED = ["system", ...Object.keys(NUMBERS), "mbe"];
 
@@ -19,7 +22,7 @@ export class Settings {
     for (const [name, value] of Object.entries(recall("settings", {}))) $(name).value = value;
     const mode = recall("mode", "quality");
     for (const radio of this.#modes()) {
-      radio.checked = radio.value === mode;
+      if (radio.value === mode) radio.checked = true; // another than the page's may still be offered
       radio.addEventListener("change", () => this.#chooseMode());
     }
     $("key").value = recallKey();
@@ -30,6 +33,22 @@ export class Settings {
     $("reset").addEventListener("click", () => this.#chooseMode());
     $("settings").addEventListener("submit", (event) => event.preventDefault());
     $("settings").addEventListener("change", () => this.#remember());
+    this.#show();
+  }
+
+  /** Modes that the server has besides the three: their settings by name. */
+  offer(modes) {
+    for (const [name, { threshold, edit_threshold: edit }] of Object.entries(modes)) {
+      if (name in MODES) continue;
+      MODES[name] = { label: name, threshold: threshold ?? MODES.quality.threshold, edit: edit ?? MODES.quality.edit };
+      const radio = make("input");
+      Object.assign(radio, { type: "radio", name: "mode", value: name });
+      radio.addEventListener("change", () => this.#chooseMode());
+      const label = make("label");
+      label.append(radio, make("span", "", name));
+      $("modes").append(label);
+      if (recall("mode", "") === name) radio.checked = true;
+    }
     this.#show();
   }
 
