@@ -107,5 +107,5 @@ def test_quick_accuracy() -> None:
     unedited = figures["S without editing"]
     assert unedited["accuracy"] < 1.0
     assert unedited["accuracy"] == pytest.approx(sum(unedited[skill] for skill in SKILLS) / len(SKILLS))
-    some = quick_accuracy(FakeLLM(SkillSuite(5, 2, "seen").items()), n=4, seed=5, settings=(SPEED,), skills=("math", "tools"))
+    some = quick_accuracy(llm, n=4, seed=5, settings=(SPEED,), skills=("math", "tools"))
     assert some["S"].keys() & SKILLS.keys() == {"math", "tools"}
