@@ -16,8 +16,10 @@ from torch import Tensor
 
 from redraft.kernels.cpu.build import BuildError, build
 from redraft.kernels.cpu.levels import VARIABLE, Level, wanted
+from redraft.kernels.int8 import Int8
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
+_INT8 = 2
 _BAD_EXPERT, _NO_MEMORY = 1, 2
 _RUNTIME = re.compile(r"/lib(gomp|omp|iomp5)\b[^/]*\.so[^/]*$")
 
@@ -46,12 +48,17 @@ class _Stack(ctypes.Structure):
         ("inputs", ctypes.c_int64),
         ("row", ctypes.c_int64),
         ("stack", ctypes.c_int64),
+        ("scales", ctypes.c_void_p),
+        ("scale_row", ctypes.c_int64),
+        ("scale_stack", ctypes.c_int64),
     )
 
     @classmethod
-    def of(cls, weight_EOI: Tensor) -> _Stack:
-        stack, row, _ = weight_EOI.stride()
-        return cls(weight_EOI.data_ptr(), *weight_EOI.shape, row, stack)
+    def of(cls, weight_EOI: Tensor | Int8) -> _Stack:
+        data, scale = (weight_EOI.data, weight_EOI.scale) if isinstance(weight_EOI, Int8) else (weight_EOI, None)
+        stack, row, _ = data.stride()
+        scales = (None, 0, 0) if scale is None else (scale.data_ptr(), scale.stride(1), scale.stride(0))
+        return cls(data.data_ptr(), *data.shape, row, stack, *scales)
 
 
 class Library:
@@ -80,22 +87,22 @@ class Library:
             raise BuildError(f"the system grants no {level.name} instructions to this process")
 
     def routed_experts(
-        self, x_NC: Tensor, expert_NK: Tensor, weight_NK: Tensor, gate_up_EHC: Tensor, down_ECF: Tensor
+        self, x_NC: Tensor, expert_NK: Tensor, weight_NK: Tensor, gate_up_EHC: Tensor | Int8, down_ECF: Tensor | Int8
     ) -> Tensor:
         """As `redraft.kernels.moe.routed_experts`. ValueError for an expert that isn't there."""
         gate_EFC, up_EFC = gate_up_EHC.chunk(2, dim=1)
         ids, shares = expert_NK.contiguous(), weight_NK.to(torch.float32).contiguous()
         return self._experts(x_NC, ids, shares, expert_NK.shape[1], gate_EFC, up_EFC, down_ECF)
 
-    def swiglu(self, x_NC: Tensor, gate_FC: Tensor, up_FC: Tensor, down_OF: Tensor) -> Tensor:
+    def swiglu(self, x_NC: Tensor, gate_FC: Tensor | Int8, up_FC: Tensor | Int8, down_OF: Tensor | Int8) -> Tensor:
         """down(silu(gate(x)) * up(x)), [N, O] in x's dtype."""
         return self._experts(x_NC, None, None, 1, gate_FC[None], up_FC[None], down_OF[None])
 
-    def linear(self, x_NC: Tensor, weight_OC: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    def linear(self, x_NC: Tensor, weight_OC: Tensor | Int8, dtype: torch.dtype | None = None) -> Tensor:
         """x times the transposed weight, [N, O], summed in float32. dtype: of the result, x's if None."""
         out = x_NC.new_empty((x_NC.shape[0], weight_OC.shape[0]), dtype=dtype or x_NC.dtype)
         x, weight, to = _Rows.of(x_NC), _Stack.of(weight_OC[None]), _Rows.of(out)
-        kind, threads = TYPES[weight_OC.dtype], torch.get_num_threads()
+        kind, threads = _type(weight_OC), torch.get_num_threads()
         _check(self._c.redraft_linear(ctypes.byref(x), ctypes.byref(weight), kind, ctypes.byref(to), threads))
         return out
 
@@ -105,9 +112,9 @@ class Library:
         ids: Tensor | None,
         shares: Tensor | None,
         per_row: int,
-        gate: Tensor,
-        up: Tensor,
-        down: Tensor,
+        gate: Tensor | Int8,
+        up: Tensor | Int8,
+        down: Tensor | Int8,
     ) -> Tensor:
         out = x_NC.new_empty((x_NC.shape[0], down.shape[1]))
         x, to = _Rows.of(x_NC), _Rows.of(out)
@@ -119,12 +126,16 @@ class Library:
                 None if shares is None else shares.data_ptr(),
                 per_row,
                 *map(ctypes.byref, stacks),
-                TYPES[gate.dtype],
+                _type(gate),
                 ctypes.byref(to),
                 torch.get_num_threads(),
             )
         )
         return out
+
+
+def _type(weight: Tensor | Int8) -> int:
+    return _INT8 if isinstance(weight, Int8) else TYPES[weight.dtype]
 
 
 def _check(status: int) -> None:
