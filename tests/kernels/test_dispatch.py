@@ -11,7 +11,7 @@ from tests.tiny import tiny_model
 from redraft.kernels import dispatch, linear
 from redraft.kernels.cpu import levels, library
 from redraft.model.attention import MaskedAttention, block_causal_mask
-from redraft.model.network import Linear, LLaDA2
+from redraft.model.network import Linear, LLaDA2, SwiGLU
 
 FAKE = object()
 
@@ -85,8 +85,7 @@ def test_an_adapter_in_a_projection_s_place_is_asked() -> None:
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             return 2 * super().forward(input)
 
-    mlp = tiny_model().layers[0].mlp
-    x = torch.randn(3, 16)
+    mlp, x = SwiGLU(16, 24), torch.randn(3, 16)
     with torch.inference_mode():
         before = mlp(x)
         down = Twice(24, 16)

@@ -93,12 +93,12 @@ def test_what_is_not_finite_stays_so_in_its_row(kernel: Library) -> None:
 
 def test_with_the_kernel_and_without_it_layers_agree() -> None:
     pair, x = weights(4, 256, 128, FLOAT), torch.randn(9, 256)
-    packed, (ids, share) = [Int8.of(weight) for weight in pair], routing(9, 4, 2)
-    gate, up = packed[0][0].chunk(2, dim=0)
+    gate_up, down, (ids, share) = Int8.of(pair[0]), Int8.of(pair[1]), routing(9, 4, 2)
+    gate, up = gate_up[0].chunk(2, dim=0)
     calls = [
-        lambda: routed_experts(x, ids, share, *packed),
-        lambda: linear(x[None], packed[0][0])[0],
-        lambda: swiglu(x[None], gate, up, packed[1][0])[0],
+        lambda: routed_experts(x, ids, share, gate_up, down),
+        lambda: linear(x[None], gate_up[0])[0],
+        lambda: swiglu(x[None], gate, up, down[0])[0],
     ]
     for call in calls:
         with torch.inference_mode():

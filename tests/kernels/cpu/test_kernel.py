@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from redraft.kernels.cpu.build import BuildError, build, compiler
 from redraft.kernels.cpu.levels import supported
 from redraft.kernels.cpu.library import Library
+from redraft.kernels.int8 import Int8
 from redraft.kernels.moe import routed_experts_reference
 
 FLOAT, BF16 = torch.float32, torch.bfloat16
@@ -141,6 +142,24 @@ def test_an_expert_that_is_not_there(kernel: Library, expert: int) -> None:
     x, ids = torch.randn(2, 32), torch.tensor([[0, 1], [2, expert]])
     with pytest.raises(ValueError, match="expert id"):
         kernel.routed_experts(x, ids, torch.rand(2, 2), *weights(3, 32, 16, FLOAT))
+
+
+@each
+def test_shapes_that_do_not_fit_never_reach_the_kernel(kernel: Library) -> None:
+    x, (gate_up, down), (ids, share) = torch.randn(4, 32), weights(3, 32, 16, FLOAT), routing(4, 3, 2)
+    packed = Int8.of(gate_up[0])
+    for call in (
+        lambda: kernel.linear(x, torch.randn(5, 33)),
+        lambda: kernel.linear(x, Int8(packed.data, packed.scale[:, :0])),
+        lambda: kernel.routed_experts(x, ids[:3], share[:3], gate_up, down),
+        lambda: kernel.routed_experts(x, ids, share[:, :1], gate_up, down),
+        lambda: kernel.routed_experts(x[:, :31], ids, share, gate_up, down),
+        lambda: kernel.routed_experts(x, ids, share, gate_up, down[:2]),
+        lambda: kernel.routed_experts(x, ids, share, gate_up[:, :31], down),
+        lambda: kernel.swiglu(x, gate_up[0], gate_up[0, :5], torch.randn(9, 32)),
+    ):
+        with pytest.raises(ValueError, match="fit|need rows of"):
+            call()
 
 
 @each

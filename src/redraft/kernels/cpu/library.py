@@ -16,7 +16,7 @@ from torch import Tensor
 
 from redraft.kernels.cpu.build import BuildError, build
 from redraft.kernels.cpu.levels import VARIABLE, Level, wanted
-from redraft.kernels.int8 import Int8
+from redraft.kernels.int8 import BLOCK, Int8
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
 _INT8 = 2
@@ -90,8 +90,12 @@ class Library:
         self, x_NC: Tensor, expert_NK: Tensor, weight_NK: Tensor, gate_up_EHC: Tensor | Int8, down_ECF: Tensor | Int8
     ) -> Tensor:
         """As `redraft.kernels.moe.routed_experts`. ValueError for an expert that isn't there."""
+        if expert_NK.shape != weight_NK.shape or expert_NK.shape[0] != x_NC.shape[0]:
+            raise ValueError(
+                f"{len(x_NC)} rows, experts {[*expert_NK.shape]} and weights {[*weight_NK.shape]} don't fit"
+            )
         gate_EFC, up_EFC = gate_up_EHC.chunk(2, dim=1)
-        ids, shares = expert_NK.contiguous(), weight_NK.to(torch.float32).contiguous()
+        ids, shares = expert_NK.to(torch.int64).contiguous(), weight_NK.to(torch.float32).contiguous()
         return self._experts(x_NC, ids, shares, expert_NK.shape[1], gate_EFC, up_EFC, down_ECF)
 
     def swiglu(self, x_NC: Tensor, gate_FC: Tensor | Int8, up_FC: Tensor | Int8, down_OF: Tensor | Int8) -> Tensor:
@@ -100,6 +104,7 @@ class Library:
 
     def linear(self, x_NC: Tensor, weight_OC: Tensor | Int8, dtype: torch.dtype | None = None) -> Tensor:
         """x times the transposed weight, [N, O], summed in float32. dtype: of the result, x's if None."""
+        _require_fit(x_NC.shape[1], weight_OC)
         out = x_NC.new_empty((x_NC.shape[0], weight_OC.shape[0]), dtype=dtype or x_NC.dtype)
         x, weight, to = _Rows.of(x_NC), _Stack.of(weight_OC[None]), _Rows.of(out)
         kind, threads = _type(weight_OC), torch.get_num_threads()
@@ -116,6 +121,10 @@ class Library:
         up: Tensor | Int8,
         down: Tensor | Int8,
     ) -> Tensor:
+        _require_fit(x_NC.shape[1], gate, up)
+        _require_fit(gate.shape[1], down)
+        if gate.shape != up.shape or gate.shape[0] != down.shape[0]:
+            raise ValueError(f"gate {[*gate.shape]}, up {[*up.shape]} and down {[*down.shape]} don't fit each other")
         out = x_NC.new_empty((x_NC.shape[0], down.shape[1]))
         x, to = _Rows.of(x_NC), _Rows.of(out)
         stacks = [_Stack.of(weight) for weight in (gate, up, down)]
@@ -132,6 +141,15 @@ class Library:
             )
         )
         return out
+
+
+def _require_fit(width: int, *weights: Tensor | Int8) -> None:
+    """The kernel reads as much as shapes say: what doesn't fit must not get there."""
+    for weight in weights:
+        if weight.shape[-1] != width:
+            raise ValueError(f"weights {[*weight.shape]} need rows of {weight.shape[-1]} numbers, got {width}")
+        if isinstance(weight, Int8) and weight.scale.shape != (*weight.shape[:-1], -(-width // BLOCK)):
+            raise ValueError(f"scales {[*weight.scale.shape]} don't fit 8-bit weights {[*weight.shape]}")
 
 
 def _type(weight: Tensor | Int8) -> int:
