@@ -91,9 +91,8 @@ class Library:
     ) -> Tensor:
         """As `redraft.kernels.moe.routed_experts`. ValueError for an expert that isn't there."""
         if expert_NK.shape != weight_NK.shape or expert_NK.shape[0] != x_NC.shape[0]:
-            raise ValueError(
-                f"{len(x_NC)} rows, experts {[*expert_NK.shape]} and weights {[*weight_NK.shape]} don't fit"
-            )
+            shapes = [[*tensor.shape] for tensor in (x_NC, expert_NK, weight_NK)]
+            raise ValueError(f"rows, experts and weights don't fit each other: {shapes}")
         gate_EFC, up_EFC = gate_up_EHC.chunk(2, dim=1)
         ids, shares = expert_NK.to(torch.int64).contiguous(), weight_NK.to(torch.float32).contiguous()
         return self._experts(x_NC, ids, shares, expert_NK.shape[1], gate_EFC, up_EFC, down_ECF)
