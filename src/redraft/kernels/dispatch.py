@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from redraft.kernels.cpu.library import TYPES, Library, library
+from redraft.kernels.int8 import Int8
 
 _PLAIN = (Tensor, nn.Parameter)
 TORCH = "torch"
@@ -18,17 +19,18 @@ def fused(x: Tensor, *weights: object) -> Library | None:
     """The CPU kernel where it computes products of these rows and weights, else None, and torch does.
 
     That is in `torch.inference_mode` without autocast, for plain float32 or bfloat16 tensors on the CPU, all of one
-    dtype and dense in their last dimension.
+    dtype and dense in their last dimension; weights may be of 8 bits, then all of them.
     """
     if not torch.is_inference_mode_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return None
-    if x.dtype not in TYPES:
+    quantised = [weight for weight in weights if isinstance(weight, Int8)]
+    if x.dtype not in TYPES or not _readable(x, x.dtype) or len(quantised) not in (0, len(weights)):
         return None
-    for tensor in (x, *weights):
-        if type(tensor) not in _PLAIN or tensor.device.type != "cpu":
+    for weight in quantised:
+        if not (_readable(weight.data, torch.int8) and _readable(weight.scale, torch.float32)):
             return None
-        if tensor.dtype != x.dtype or tensor.stride(-1) != 1:
-            return None
+    if not quantised and not all(_readable(weight, x.dtype) for weight in weights):
+        return None
     return library()
 
 
@@ -48,6 +50,16 @@ def table() -> dict[str, str]:
         "gpu": TORCH,
         "training": TORCH,
     }
+
+
+def _readable(tensor: object, dtype: torch.dtype) -> bool:
+    return (
+        isinstance(tensor, Tensor)
+        and type(tensor) in _PLAIN
+        and tensor.device.type == "cpu"
+        and tensor.dtype == dtype
+        and tensor.stride(-1) == 1
+    )
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from redraft.kernels.dispatch import fused
 from redraft.kernels.grouped import LowRank, grouped_linear
+from redraft.kernels.int8 import Int8
 
 
 class Exchange(Protocol):
@@ -31,8 +32,8 @@ def routed_experts(
     x_NC: Tensor,
     expert_NK: Tensor,
     weight_NK: Tensor,
-    gate_up_EHC: Tensor | LowRank,
-    down_ECF: Tensor | LowRank,
+    gate_up_EHC: Tensor | LowRank | Int8,
+    down_ECF: Tensor | LowRank | Int8,
     exchange: Exchange | None = None,
 ) -> Tensor:
     """Sum over a row's experts of `weight * down(silu(gate(x)) * up(x))`, [N, C] in x's dtype.
@@ -42,10 +43,12 @@ def routed_experts(
     In inference on a CPU the kernel of `redraft.kernels.cpu` does all of it, expert by expert. Else the (row, expert)
     pairs are sorted by expert, so that each expert is one matrix product whatever the routing.
     """
-    if exchange is None and isinstance(gate_up_EHC, Tensor) and isinstance(down_ECF, Tensor):
+    if exchange is None and not isinstance(gate_up_EHC, LowRank) and not isinstance(down_ECF, LowRank):
         kernel = fused(x_NC, gate_up_EHC, down_ECF)
         if kernel is not None:
             return kernel.routed_experts(x_NC, expert_NK, weight_NK, gate_up_EHC, down_ECF)
+    gate_up_EHC = gate_up_EHC.widened(x_NC.dtype) if isinstance(gate_up_EHC, Int8) else gate_up_EHC
+    down_ECF = down_ECF.widened(x_NC.dtype) if isinstance(down_ECF, Int8) else down_ECF
     rows, per_row = expert_NK.shape
     order = torch.argsort(expert_NK.flatten(), stable=True)
     experts = gate_up_EHC.shape[0] * (exchange.size if exchange else 1)

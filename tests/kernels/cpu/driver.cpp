@@ -41,17 +41,23 @@ static void fill(char* data, int64_t count, int type) {
         uint32_t bits;
         std::memcpy(&bits, &value, 4);
         const uint16_t half = uint16_t(bits >> 16);
-        if (type == FLOAT32) std::memcpy(data + i * 4, &value, 4);
+        if (type == INT8) data[i] = char(std::rand() % 255 - 127);
+        else if (type == FLOAT32) std::memcpy(data + i * 4, &value, 4);
         else std::memcpy(data + i * 2, &half, 2);
     }
 }
 
 static int run(int64_t rows, int64_t experts, int64_t per_row, int64_t hidden, int64_t width, int type, int threads) {
-    const int64_t size = type == FLOAT32 ? 4 : 2;
-    Edge x(rows * hidden * size), out(rows * hidden * size), gate(experts * width * hidden * size);
+    const int64_t size = type == FLOAT32 ? 4 : type == BFLOAT16 ? 2 : 1;
+    const int active = type == INT8 ? FLOAT32 : type;
+    const int64_t wide_blocks = (hidden + 127) / 128, narrow_blocks = (width + 127) / 128;
+    Edge x(rows * hidden * 4), out(rows * hidden * 4), gate(experts * width * hidden * size);
     Edge up(experts * width * hidden * size), down(experts * hidden * width * size);
     Edge expert(rows * per_row * 8), share(rows * per_row * 4), wide(rows * width * 4);
-    fill(x.data, rows * hidden, type);
+    Edge scales(experts * width * wide_blocks * 4), down_scales(experts * hidden * narrow_blocks * 4);
+    fill(x.data + rows * hidden * (active == FLOAT32 ? 0 : 2), rows * hidden, active);
+    fill(scales.data, experts * width * wide_blocks, FLOAT32);
+    fill(down_scales.data, experts * hidden * narrow_blocks, FLOAT32);
     fill(gate.data, experts * width * hidden, type);
     fill(up.data, experts * width * hidden, type);
     fill(down.data, experts * hidden * width, type);
@@ -60,12 +66,18 @@ static int run(int64_t rows, int64_t experts, int64_t per_row, int64_t hidden, i
         const int64_t own = std::rand() % experts;
         std::memcpy(expert.data + i * 8, &own, 8);
     }
-    const Rows in{x.data, rows, hidden, hidden, type}, to{out.data, rows, hidden, hidden, type};
+    // What lies at the end of a page in whole numbers of 4 or 8 bytes is aligned.
+    const int64_t active_size = active == FLOAT32 ? 4 : 2;
+    char *first = x.data + rows * hidden * (4 - active_size), *last = out.data + rows * hidden * (4 - active_size);
+    const Rows in{first, rows, hidden, hidden, active}, to{last, rows, hidden, hidden, active};
     const Rows floats{wide.data, rows, width, width, FLOAT32};
-    const Stack gates{gate.data, experts, width, hidden, hidden, width * hidden};
-    const Stack ups{up.data, experts, width, hidden, hidden, width * hidden};
-    const Stack downs{down.data, experts, hidden, width, width, hidden * width};
-    // The arrays of 8 and 4 bytes lie at the end of a page, and so are aligned.
+    auto stack = [&](Edge& data, Edge& by, int64_t outputs, int64_t inputs, int64_t blocks) {
+        const float* numbers = type == INT8 ? reinterpret_cast<const float*>(by.data) : nullptr;
+        return Stack{data.data, experts, outputs, inputs, inputs, outputs * inputs, numbers, blocks, outputs * blocks};
+    };
+    const Stack gates = stack(gate, scales, width, hidden, wide_blocks);
+    const Stack ups = stack(up, scales, width, hidden, wide_blocks);
+    const Stack downs = stack(down, down_scales, hidden, width, narrow_blocks);
     auto* ids = reinterpret_cast<int64_t*>(expert.data);
     auto* shares = reinterpret_cast<float*>(share.data);
     int bad = redraft_experts(&in, ids, shares, per_row, &gates, &ups, &downs, type, &to, threads);
@@ -86,7 +98,7 @@ int main() {
     };
     int failed = 0;
     for (auto& s : sizes)
-        for (int type : {FLOAT32, BFLOAT16})
+        for (int type : {FLOAT32, BFLOAT16, INT8})
             for (int threads : {1, 3})
                 if (run(s[0], s[1], s[2], s[3], s[4], type, threads)) {
                     std::printf("failed: %ld rows, type %d\n", long(s[0]), type);

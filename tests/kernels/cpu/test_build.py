@@ -140,7 +140,7 @@ def test_off_means_off(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptur
     assert library.library() is None and not caplog.records
 
 
-def arguments() -> tuple[torch.Tensor, ...]:
+def arguments() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     torch.manual_seed(3)
     ids = torch.randint(0, 4, (6, 2))
     return torch.randn(6, 16), ids, torch.rand(6, 2), torch.randn(4, 16, 16), torch.randn(4, 16, 8)

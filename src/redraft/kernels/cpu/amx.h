@@ -88,6 +88,16 @@ class Tiles {
     } before_, config_;
 };
 
+// 16 outputs of 16 rows as the sums have them, to where the rows lie; only so many of each.
+static inline void put(const float (*sums)[16], int64_t outputs, int64_t rows, float* out, int64_t out_row) {
+    __m512i part[16];
+    for (int i = 0; i < 16; ++i) part[i] = _mm512_load_si512(sums[i]);
+    transpose(part);
+    const __mmask16 mask = __mmask16((1u << outputs) - 1);
+    for (int i = 0; i < 16; ++i)
+        if (i < rows) _mm512_mask_storeu_epi32(out + i * out_row, mask, part[i]);
+}
+
 struct Amx {
     using Weight = bf16;
     using Session = Tiles;
@@ -128,7 +138,9 @@ struct Amx {
    private:
     // Up to 32 outputs of up to 32 rows. ahead: fetches the next 32 outputs' weights, line after line, meanwhile.
     template <bool lower, bool pair>
-    static void group(const char* x, int64_t count, const Matrix& w, int upper, float* out, int64_t out_row, bool ahead) {
+    static void group(
+        const char* x, int64_t count, const Matrix& w, int upper, float* out, int64_t out_row, bool ahead
+    ) {
         const int64_t all = steps(w.inputs), whole = w.inputs / 32, stride = w.row * 2;
         const bf16* weight = w.at<bf16>(0);
         const char* next = reinterpret_cast<const char*>(w.at<bf16>(w.outputs));
@@ -179,15 +191,6 @@ struct Amx {
                 put(sums, w.outputs - 16, count - 16, out + 16 * out_row + 16, out_row);
             }
         }
-    }
-
-    static void put(const float (*sums)[16], int64_t outputs, int64_t rows, float* out, int64_t out_row) {
-        __m512i part[16];
-        for (int i = 0; i < 16; ++i) part[i] = _mm512_load_si512(sums[i]);
-        transpose(part);
-        const __mmask16 mask = __mmask16((1u << outputs) - 1);
-        for (int i = 0; i < 16; ++i)
-            if (i < rows) _mm512_mask_storeu_epi32(out + i * out_row, mask, part[i]);
     }
 };
 

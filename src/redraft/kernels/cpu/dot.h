@@ -95,9 +95,16 @@ struct Dot {
     }
 
     template <int N, int M = TILE_M>
-    static void some(const Active* x, int64_t left, const Matrix& w, int64_t n, float* out, int64_t out_row, bool ahead) {
-        if (left >= M) return ahead ? tile<N, M, true>(x, w, n, out, out_row) : tile<N, M, false>(x, w, n, out, out_row);
-        if constexpr (M > 1) some<N, M - 1>(x, left, w, n, out, out_row, ahead);
+    static void some(
+        const Active* x, int64_t left, const Matrix& w, int64_t n, float* out, int64_t out_row, bool ahead
+    ) {
+        if (left < M) {
+            if constexpr (M > 1) some<N, M - 1>(x, left, w, n, out, out_row, ahead);
+        } else if (ahead) {
+            tile<N, M, true>(x, w, n, out, out_row);
+        } else {
+            tile<N, M, false>(x, w, n, out, out_row);
+        }
     }
 
     // ahead: fetches the weights of the next tile, line after line, while this one is computed.

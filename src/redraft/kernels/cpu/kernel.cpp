@@ -7,7 +7,9 @@
 #include <cstdlib>
 
 #include "amx.h"
+#include "amx8.h"
 #include "dot.h"
+#include "int8.h"
 #include "kernel.h"
 #include "matrix.h"
 #include "parallel.h"
@@ -75,7 +77,9 @@ struct Piece {
 
 template <class T>
 Matrix matrix(const Stack& stack, int64_t index) {
-    return {static_cast<const T*>(stack.data) + index * stack.stack, stack.outputs, stack.inputs, stack.row};
+    const float* scales = stack.scales ? stack.scales + index * stack.scale_stack : nullptr;
+    const T* data = static_cast<const T*>(stack.data) + index * stack.stack;
+    return {data, stack.outputs, stack.inputs, stack.row, scales, stack.scale_row};
 }
 
 // In how many parts a layer's outputs are cut so that every thread has enough to do.
@@ -257,6 +261,11 @@ using Bfloat16 = Dot<Pairs>;
 using Bfloat16 = Dot<Widened<bf16>>;
 #endif
 using Float32 = Dot<Widened<float>>;
+#if defined(__AMX_INT8__)
+using Int8 = Amx8;
+#else
+using Int8 = Dot8;
+#endif
 
 }  // namespace
 }  // namespace redraft
@@ -280,7 +289,7 @@ int redraft_experts(
     const Stack* down, int type, const Rows* out, int threads
 ) {
     if (!x->count) return DONE;
-    auto run = type == FLOAT32 ? experts<Float32> : experts<Bfloat16>;
+    auto run = type == INT8 ? experts<Int8> : type == FLOAT32 ? experts<Float32> : experts<Bfloat16>;
     const int status = run(*x, expert, share, per_row, *gate, *up, *down, *out, threads);
     workspace.end();
     return status;
@@ -288,7 +297,8 @@ int redraft_experts(
 
 int redraft_linear(const Rows* x, const Stack* weight, int type, const Rows* out, int threads) {
     if (!x->count) return DONE;
-    const int status = (type == FLOAT32 ? linear<Float32> : linear<Bfloat16>)(*x, *weight, *out, threads);
+    auto run = type == INT8 ? linear<Int8> : type == FLOAT32 ? linear<Float32> : linear<Bfloat16>;
+    const int status = run(*x, *weight, *out, threads);
     workspace.end();
     return status;
 }

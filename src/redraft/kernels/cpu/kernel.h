@@ -4,7 +4,7 @@
 
 extern "C" {
 
-enum { FLOAT32 = 0, BFLOAT16 = 1 };
+enum { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
 enum { DONE = 0, BAD_EXPERT = 1, NO_MEMORY = 2 };
 
 // `count` rows of `width` numbers of a type, `stride` numbers from one row to the next.
@@ -14,10 +14,13 @@ struct Rows {
     int32_t type;
 };
 
-// `count` matrices of `outputs` rows of `inputs` numbers; `row` numbers from one row to the next, `stack` from one matrix.
+// `count` matrices of `outputs` rows of `inputs` numbers; `row` numbers from one row to the next, `stack` from one
+// matrix to the next.
 struct Stack {
     const void* data;
     int64_t count, outputs, inputs, row, stack;
+    const float* scales;  // of INT8: a number for each 128 inputs of each output; else null
+    int64_t scale_row, scale_stack;
 };
 
 // Once, before anything else. parallel: GOMP_parallel of the process (parallel.h), or null for one thread. Whether the

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from redraft.kernels.cpu.build import BuildError, build
 from redraft.kernels.cpu.levels import VARIABLE, Level, wanted
+from redraft.kernels.int8 import BLOCK, Int8
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
+_INT8 = 2
 _BAD_EXPERT, _NO_MEMORY = 1, 2
 _RUNTIME = re.compile(r"/lib(gomp|omp|iomp5)\b[^/]*\.so[^/]*$")
 
@@ -46,12 +48,17 @@ class _Stack(ctypes.Structure):
         ("inputs", ctypes.c_int64),
         ("row", ctypes.c_int64),
         ("stack", ctypes.c_int64),
+        ("scales", ctypes.c_void_p),
+        ("scale_row", ctypes.c_int64),
+        ("scale_stack", ctypes.c_int64),
     )
 
     @classmethod
-    def of(cls, weight_EOI: Tensor) -> _Stack:
-        stack, row, _ = weight_EOI.stride()
-        return cls(weight_EOI.data_ptr(), *weight_EOI.shape, row, stack)
+    def of(cls, weight_EOI: Tensor | Int8) -> _Stack:
+        data, scale = (weight_EOI.data, weight_EOI.scale) if isinstance(weight_EOI, Int8) else (weight_EOI, None)
+        stack, row, _ = data.stride()
+        scales = (None, 0, 0) if scale is None else (scale.data_ptr(), scale.stride(1), scale.stride(0))
+        return cls(data.data_ptr(), *data.shape, row, stack, *scales)
 
 
 class Library:
@@ -80,22 +87,26 @@ class Library:
             raise BuildError(f"the system grants no {level.name} instructions to this process")
 
     def routed_experts(
-        self, x_NC: Tensor, expert_NK: Tensor, weight_NK: Tensor, gate_up_EHC: Tensor, down_ECF: Tensor
+        self, x_NC: Tensor, expert_NK: Tensor, weight_NK: Tensor, gate_up_EHC: Tensor | Int8, down_ECF: Tensor | Int8
     ) -> Tensor:
         """As `redraft.kernels.moe.routed_experts`. ValueError for an expert that isn't there."""
+        if expert_NK.shape != weight_NK.shape or expert_NK.shape[0] != x_NC.shape[0]:
+            shapes = [[*tensor.shape] for tensor in (x_NC, expert_NK, weight_NK)]
+            raise ValueError(f"rows, experts and weights don't fit each other: {shapes}")
         gate_EFC, up_EFC = gate_up_EHC.chunk(2, dim=1)
-        ids, shares = expert_NK.contiguous(), weight_NK.to(torch.float32).contiguous()
+        ids, shares = expert_NK.to(torch.int64).contiguous(), weight_NK.to(torch.float32).contiguous()
         return self._experts(x_NC, ids, shares, expert_NK.shape[1], gate_EFC, up_EFC, down_ECF)
 
-    def swiglu(self, x_NC: Tensor, gate_FC: Tensor, up_FC: Tensor, down_OF: Tensor) -> Tensor:
+    def swiglu(self, x_NC: Tensor, gate_FC: Tensor | Int8, up_FC: Tensor | Int8, down_OF: Tensor | Int8) -> Tensor:
         """down(silu(gate(x)) * up(x)), [N, O] in x's dtype."""
         return self._experts(x_NC, None, None, 1, gate_FC[None], up_FC[None], down_OF[None])
 
-    def linear(self, x_NC: Tensor, weight_OC: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    def linear(self, x_NC: Tensor, weight_OC: Tensor | Int8, dtype: torch.dtype | None = None) -> Tensor:
         """x times the transposed weight, [N, O], summed in float32. dtype: of the result, x's if None."""
+        _require_fit(x_NC.shape[1], weight_OC)
         out = x_NC.new_empty((x_NC.shape[0], weight_OC.shape[0]), dtype=dtype or x_NC.dtype)
         x, weight, to = _Rows.of(x_NC), _Stack.of(weight_OC[None]), _Rows.of(out)
-        kind, threads = TYPES[weight_OC.dtype], torch.get_num_threads()
+        kind, threads = _type(weight_OC), torch.get_num_threads()
         _check(self._c.redraft_linear(ctypes.byref(x), ctypes.byref(weight), kind, ctypes.byref(to), threads))
         return out
 
@@ -105,10 +116,14 @@ class Library:
         ids: Tensor | None,
         shares: Tensor | None,
         per_row: int,
-        gate: Tensor,
-        up: Tensor,
-        down: Tensor,
+        gate: Tensor | Int8,
+        up: Tensor | Int8,
+        down: Tensor | Int8,
     ) -> Tensor:
+        _require_fit(x_NC.shape[1], gate, up)
+        _require_fit(gate.shape[1], down)
+        if gate.shape != up.shape or gate.shape[0] != down.shape[0]:
+            raise ValueError(f"gate {[*gate.shape]}, up {[*up.shape]} and down {[*down.shape]} don't fit each other")
         out = x_NC.new_empty((x_NC.shape[0], down.shape[1]))
         x, to = _Rows.of(x_NC), _Rows.of(out)
         stacks = [_Stack.of(weight) for weight in (gate, up, down)]
@@ -119,12 +134,25 @@ class Library:
                 None if shares is None else shares.data_ptr(),
                 per_row,
                 *map(ctypes.byref, stacks),
-                TYPES[gate.dtype],
+                _type(gate),
                 ctypes.byref(to),
                 torch.get_num_threads(),
             )
         )
         return out
+
+
+def _require_fit(width: int, *weights: Tensor | Int8) -> None:
+    """The kernel reads as much as shapes say: what doesn't fit must not get there."""
+    for weight in weights:
+        if weight.shape[-1] != width:
+            raise ValueError(f"weights {[*weight.shape]} need rows of {weight.shape[-1]} numbers, got {width}")
+        if isinstance(weight, Int8) and weight.scale.shape != (*weight.shape[:-1], -(-width // BLOCK)):
+            raise ValueError(f"scales {[*weight.scale.shape]} don't fit 8-bit weights {[*weight.shape]}")
+
+
+def _type(weight: Tensor | Int8) -> int:
+    return _INT8 if isinstance(weight, Int8) else TYPES[weight.dtype]
 
 
 def _check(status: int) -> None:
