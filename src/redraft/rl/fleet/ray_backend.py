@@ -59,6 +59,8 @@ class RayBackend:
                 socket.create_connection((found[1], int(found[2])), CONNECT).close()
             self._ray.init(log_to_driver=False, **how)
         except OSError as error:  # ConnectionError is one
+            if not address:
+                raise
             raise ConfigError(f"workers.address {address!r}: no Ray cluster answers there ({error})") from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, asked)  # Ray would leave at once; the run writes a checkpoint first
