@@ -83,6 +83,7 @@ class Fleet(Generic[T]):
         with self._changed:
             self._ledger.trained()
             self._weights = weights
+            self._tell()
             self._changed.notify_all()
 
     @property
@@ -114,7 +115,7 @@ class Fleet(Generic[T]):
                     if not handles:
                         self._changed.wait(POLL)
                         continue
-                # Weights that come meanwhile are told within this time, or with the next answer.
+                # Not for long: jobs that are handed out meanwhile have handles of their own.
                 done = self._backend.ready(handles, POLL / 10)
                 for handle in done:
                     self._collect(handle)
