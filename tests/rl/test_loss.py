@@ -27,7 +27,8 @@ ADVANTAGE = torch.tensor([1.0, -1.0, 0.5, -0.5, 0.25, -2.0], dtype=torch.float64
 
 
 def opened(config: LikelihoodConfig = MODES[0], dtype: torch.dtype = torch.float64) -> tuple[LLaDA2, Composite]:
-    return tiny_model(**SMALL | {"dtype": dtype}).train(), composite(some_documents(), config, DRAWS)
+    settings: dict[str, Any] = SMALL | {"dtype": dtype}
+    return tiny_model(**settings).train(), composite(some_documents(), config, DRAWS)
 
 
 def loss_of(model: LLaDA2, batch: Composite, old_K: Tensor, config: LossConfig = WIDE, **more: Any) -> Any:

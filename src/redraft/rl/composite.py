@@ -229,8 +229,8 @@ def _replayed(
                 weight[copy, here] = weighed * scale / len(chosen)
             unit += 1
     ratio = np.where(masked, 1.0, 0.0)  # the states weren't drawn by one
-    parts = (torch.from_numpy(x) for x in (tokens, masked, ratio))
-    noisy = Noisy(*parts, layout.unit_N.expand(layout.copies, -1))
+    run_MN = layout.unit_N.expand(layout.copies, -1)
+    noisy = Noisy(torch.from_numpy(tokens), torch.from_numpy(masked), torch.from_numpy(ratio), run_MN)
     return Composite(layout, noisy, torch.from_numpy(action), torch.from_numpy(weight), _lengths(layout, terms_N))
 
 

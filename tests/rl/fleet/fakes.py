@@ -28,6 +28,7 @@ class Sleepers:
         self.versions: dict[int, int] = {}
         self.open: list[Handle] = []
         self.log: list[tuple[str, Any]] = []
+        self.times: list[tuple[Job, float, float]] = []  # of each answer, from when it was asked for
         self.closed = False
         self.fails: BaseException | None = None
         self.mortal: set[int] = set()  # die at every job
@@ -54,8 +55,10 @@ class Sleepers:
         return handle
 
     def _work(self, handle: Handle, begun: int) -> None:
+        started = time.monotonic()
         time.sleep(self.seconds)
         with self.changed:
+            self.times.append((handle.job, started, time.monotonic()))
             if handle.outcome is None:
                 dead = handle.worker in self.mortal
                 results = [(prompt, begun, handle.worker, handle.life) for prompt in handle.job.prompts]

@@ -10,9 +10,8 @@ import pytest
 from tests.rl.test_loop import recipe
 
 from redraft.errors import ConfigError
-from redraft.rl.build import open_rl_run
+from redraft.rl.build import RLRun, open_rl_run
 from redraft.rl.loop import reinforce
-from redraft.rl.source import Workers
 from redraft.rl.step import rl_step
 from redraft.training.metrics import read_lines
 
@@ -46,29 +45,41 @@ def test_a_recipe_runs_on_workers_of_its_own(start: Path, tmp_path: Path) -> Non
     assert not ray.is_initialized(), "what the run started has ended with it"
 
 
-def test_killed_actors_and_nodes_are_replaced(start: Path, tmp_path: Path, two_nodes: Any) -> None:
-    cluster, second = two_nodes
-    options = ("workers.count=2", "workers.prompts=1", "batch.answers=2", "rollout.max_tokens=4", "schedule.steps=9")
-    run = open_rl_run(recipe(start, tmp_path / "run", *options))
+OPTIONS = ("workers.count=2", "workers.prompts=1", "batch.answers=2", "rollout.max_tokens=4", "schedule.steps=9")
+
+
+def check(run: RLRun, steps: int) -> None:
+    """Every step was trained on its own prompts, once."""
+    lines = read_lines(run.folder / "samples.jsonl")
+    assert [line["step"] for line in lines] == [step for step in range(1, steps + 1) for _ in range(2)]
+    assert [line["prompt"] // 2 for line in lines] == [line["step"] - 1 for line in lines]
+
+
+def test_an_actor_that_is_killed_is_replaced(start: Path, tmp_path: Path) -> None:
+    run = open_rl_run(recipe(start, tmp_path / "run", *OPTIONS))
     try:
         rl_step(run)
         answers: Any = run.answers
-        assert isinstance(answers, Workers)
-        fleet, backend = answers.fleet, answers.fleet._backend
-        ray.kill(backend.actors[0])
-        for _ in range(2):
-            rl_step(run)
-        assert fleet.restarts == 1
-        cluster.add_node(num_cpus=2)
-        cluster.remove_node(second)
-        for _ in range(2):
-            rl_step(run)
-        assert fleet.restarts >= 2 and fleet.duplicates == 0
+        ray.kill(answers.fleet._backend.actors[0])
+        lines = [rl_step(run) for _ in range(3)]
     finally:
         run.close()
-    lines = read_lines(tmp_path / "run" / "samples.jsonl")
-    assert [line["step"] for line in lines] == [step for step in range(1, 6) for _ in range(2)]
-    assert [line["prompt"] // 2 for line in lines] == [line["step"] - 1 for line in lines]
+    assert lines[-1]["restarts"] == 1 and lines[-1]["duplicates"] == 0
+    check(run, 4)
+
+
+def test_the_work_of_a_lost_node_is_done_elsewhere(start: Path, tmp_path: Path, two_nodes: Any) -> None:
+    cluster, second = two_nodes
+    run = open_rl_run(recipe(start, tmp_path / "run", *OPTIONS))
+    try:
+        rl_step(run)
+        cluster.add_node(wait=False, num_cpus=2)
+        cluster.remove_node(second)
+        lines = [rl_step(run) for _ in range(3)]
+    finally:
+        run.close()
+    assert lines[-1]["restarts"] >= 1 and lines[-1]["duplicates"] == 0
+    check(run, 4)
 
 
 def test_an_address_where_nobody_answers_is_named(start: Path, tmp_path: Path) -> None:

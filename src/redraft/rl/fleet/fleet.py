@@ -13,6 +13,7 @@ from redraft.errors import EngineError
 from redraft.rl.fleet.ledger import Job, Ledger
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 POLL = 1.0  # seconds that the thread waits for an answer before it looks whether there is something else to do
 DEATHS = 5  # of a worker, one after the other without an answer between them, before the run is given up
 
@@ -21,7 +22,7 @@ class WorkerDied(Exception):
     """A worker has ended without answering."""
 
 
-class Backend(Protocol[T]):
+class Backend(Protocol[T_co]):
     """Workers by number. Handles stand for answers that are being made."""
 
     def start(self, worker: int) -> None:
@@ -40,7 +41,7 @@ class Backend(Protocol[T]):
         """Those of the handles that are done, once there is one, or none after `timeout` seconds."""
         ...
 
-    def result(self, handle: Any) -> Sequence[T]:
+    def result(self, handle: Any) -> Sequence[T_co]:
         """What the prompts of the job were answered with, in order. Raises WorkerDied, or what the job raised."""
         ...
 
@@ -82,6 +83,7 @@ class Fleet(Generic[T]):
         with self._changed:
             self._ledger.trained()
             self._weights = weights
+            self._tell()
             self._changed.notify_all()
 
     @property
@@ -113,7 +115,7 @@ class Fleet(Generic[T]):
                     if not handles:
                         self._changed.wait(POLL)
                         continue
-                # Weights that come meanwhile are told within this time, or with the next answer.
+                # Not for long: jobs that are handed out meanwhile have handles of their own.
                 done = self._backend.ready(handles, POLL / 10)
                 for handle in done:
                     self._collect(handle)

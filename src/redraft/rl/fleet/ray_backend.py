@@ -48,15 +48,19 @@ class RayBackend:
         self._weights: tuple[int, Any] = (-1, None)
 
     def _join(self, recipe: RLRecipe) -> None:
-        address = recipe.workers.address or None
-        how = {"address": address} if address else {"num_cpus": recipe.workers.count, "include_dashboard": False}
+        address = recipe.workers.address
+        # "local": without it, Ray joins whatever cluster has been on this machine last.
+        own = {"address": "local", "num_cpus": recipe.workers.count, "include_dashboard": False}
+        how = {"address": address} if address else own
         asked = signal.getsignal(signal.SIGTERM)
         try:
-            if address and (found := re.fullmatch(r"([^:/]+):([0-9]+)", address)):
+            if found := re.fullmatch(r"([^:/]+):([0-9]+)", address):
                 # Ray would try for minutes.
                 socket.create_connection((found[1], int(found[2])), CONNECT).close()
             self._ray.init(log_to_driver=False, **how)
         except OSError as error:  # ConnectionError is one
+            if not address:
+                raise
             raise ConfigError(f"workers.address {address!r}: no Ray cluster answers there ({error})") from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, asked)  # Ray would leave at once; the run writes a checkpoint first
