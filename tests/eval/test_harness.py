@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import lm_eval
 import pytest
@@ -61,7 +62,7 @@ def lm(checkpoint: Path) -> RedraftLM:
     return RedraftLM(str(checkpoint), dtype="float64", samples=0, mode="speed", batch_size=2)
 
 
-def ask(*arguments: object) -> SimpleNamespace:
+def ask(*arguments: object) -> Any:
     return SimpleNamespace(args=arguments)
 
 
@@ -78,8 +79,7 @@ def test_the_harness_runs_both_kinds_of_request_of_local_tasks(checkpoint: Path,
         task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False),
         bootstrap_iters=0,
     )
-    assert found is not None
-    samples = found["samples"]
+    samples: Any = found and found.get("samples")
     assert [len(samples[name]) for name in ("capitals_choice", "capitals_free")] == [2, 2]
     scores = [response[0][0] for response in samples["capitals_choice"][0]["resps"]]
     lm = RedraftLM(str(checkpoint), dtype="float64", samples=0)

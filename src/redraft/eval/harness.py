@@ -37,7 +37,6 @@ SAMPLING = ("temperature", "top_p", "top_k", "seed")
 HARMLESS = ("do_sample", "until", "max_gen_toks")
 
 
-@register_model("redraft")
 class RedraftLM(LM):
     """Answers requests on the engine, and scores them by the block-diffusion bound (docs/likelihood.md).
 
@@ -203,3 +202,6 @@ class RedraftLM(LM):
             )
         most = min(int(given.get("max_gen_toks", MAX_TOKENS)), room)
         return self._params.with_(stop=stops, max_tokens=most, **fields)
+
+
+register_model("redraft")(RedraftLM)
