@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import lm_eval
 import pytest
@@ -61,7 +62,7 @@ def lm(checkpoint: Path) -> RedraftLM:
     return RedraftLM(str(checkpoint), dtype="float64", samples=0, mode="speed", batch_size=2)
 
 
-def ask(*arguments: object) -> SimpleNamespace:
+def ask(*arguments: object) -> Any:
     return SimpleNamespace(args=arguments)
 
 
@@ -70,7 +71,8 @@ def test_the_harness_runs_both_kinds_of_request_of_local_tasks(checkpoint: Path,
     data.write_text("\n".join(map(json.dumps, ROWS)))
     for name, text in (("choice", CHOICE), ("free", FREE)):
         (tmp_path / f"{name}.yaml").write_text(text.replace("FILE", str(data)))
-    found = lm_eval.simple_evaluate(
+    evaluate: Any = lm_eval.simple_evaluate
+    found = evaluate(
         model="redraft",
         model_args=f"model={checkpoint},dtype=float64,samples=0",
         batch_size=2,
@@ -78,7 +80,6 @@ def test_the_harness_runs_both_kinds_of_request_of_local_tasks(checkpoint: Path,
         task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False),
         bootstrap_iters=0,
     )
-    assert found is not None
     samples = found["samples"]
     assert [len(samples[name]) for name in ("capitals_choice", "capitals_free")] == [2, 2]
     scores = [response[0][0] for response in samples["capitals_choice"][0]["resps"]]
@@ -145,13 +146,14 @@ def test_settings_reach_the_request(lm: RedraftLM, checkpoint: Path, tmp_path: P
 
 
 def test_what_can_not_be_done_is_refused(lm: RedraftLM, checkpoint: Path) -> None:
-    for arguments, words in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"treshold": 1}, "unknown model argument 'treshold'"),
         ({"batch_size": "auto"}, "batch_size must be a number"),
         ({"max_batch_size": 4}, "max_batch_size"),
         ({"samples": 3}, "samples must be a multiple"),
         ({"threshold": -1}, "threshold must be"),
-    ):
+    )
+    for arguments, words in cases:
         with pytest.raises(InvalidInput, match=words):
             RedraftLM(str(checkpoint), **arguments)
     with pytest.raises(InvalidInput, match="unknown generation setting 'num_beams'"):

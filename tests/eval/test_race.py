@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from redraft.eval.records import Record
 from redraft.eval.settings import Setting
 
 
-def scores(values: list[float | None]) -> list[Record]:
+def scores(values: Sequence[float | None]) -> list[Record]:
     return [record(item=str(number), score=value) for number, value in enumerate(values)]
 
 

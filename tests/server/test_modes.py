@@ -35,7 +35,7 @@ def test_requests_name_them_and_the_card_lists_them(tmp_path: Path) -> None:
 
 def test_a_request_outranks_a_mode_and_a_mode_the_checkpoint() -> None:
     defaults = {"threshold": 0.9, "max_post_steps": 9, "temperature": 0.5}
-    options = RedraftOptions(mode="code", edit_threshold=0.25)
+    options = RedraftOptions.model_validate({"mode": "code", "edit_threshold": 0.25})
     params = sampling(defaults, MODES, {"max_tokens": 7}, options, {})
     assert params == SamplingParams(threshold=0.4, edit_threshold=0.25, max_post_steps=4, temperature=0.5, max_tokens=7)
 

@@ -51,6 +51,13 @@ class Asked:
     folder: Path | None
 
 
+def given(ctx: typer.Context) -> list[str]:
+    """The options that stand on the command line, as they are written there."""
+    named = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
+    sources = {name: ctx.get_parameter_source(name) for name in named if name}
+    return [named[name] for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+
+
 def show_report_suite(model: str | None, as_json: bool) -> None:
     """Prints which benchmarks of the LLaDA2.1 report can run here, by what, and why not the others."""
     from redraft.eval.suites import llada21
@@ -94,7 +101,7 @@ def model_of(
                 raise InvalidInput(f"{name} belongs to a model in this process, not to a server: --{name} or --url")
         from redraft.eval.remote import RemoteModel
 
-        remote = RemoteModel.connect(url, key=key, name=model, concurrency=batch)
+        remote = RemoteModel.connect(url, key=key, name=model, concurrency=batch, traced=traced)
         return Asked(remote, remote.name, f"Greedy, over HTTP at {remote.url}, {many}.", None)
     options.set_threads(threads)
     from redraft.engine.llm import LLM

@@ -56,15 +56,20 @@ def root(
     Writes a table, a picture and every answer. A server that isn't `redraft serve` takes no thresholds: --settings
     as-served.
     """
+    stated = asking.given(ctx)
     if ctx.invoked_subcommand is not None:
-        if suite is not None or data is not None:
-            raise InvalidInput(f"give either a suite or the command {ctx.invoked_subcommand}, not both")
+        if stated:
+            raise InvalidInput(f"{stated[0]} before {ctx.invoked_subcommand} has no effect; options stand after it")
         return
-    if suite is None and data is None:
+    if not stated:
         typer.echo(ctx.get_help())
         return
     if suite == asking.REPORT:
-        return asking.show_report_suite(model, as_json)
+        other = [name for name in stated if name not in ("--suite", "--model", "--json")]
+        if other:
+            raise InvalidInput(f"{other[0]} has no effect on {suite}, which lists what runs the report's benchmarks")
+        asking.show_report_suite(model, as_json)
+        return
     asking.require_matplotlib()
     from redraft.eval.records import RecordLog
     from redraft.eval.report import markdown, write_report

@@ -97,7 +97,7 @@ def tune(
     generate`, `chat` and `serve` and its playground take. Example: redraft tune --budget 2 --data prompts.jsonl
     """
     from redraft.engine.named import FILE, write_mode
-    from redraft.eval.tune import items_needed
+    from redraft.eval.tune import items_needed, require_items
     from redraft.eval.tune import tune as tuned
 
     if not 0 < budget < 100:
@@ -114,8 +114,12 @@ def tune(
     path = modes if modes is not None else Path(asked.folder or ".") / FILE
     results = []
     with _search(chosen, data is not None and grader is None, asked, batch, out) as search:
-        for domain in dict.fromkeys(item.task for item in search.items):
-            items = [item for item in search.items if item.task == domain]
+        domains: dict[str, list[Item]] = {}
+        for item in search.items:
+            domains.setdefault(item.task, []).append(item)
+        for domain, items in domains.items():  # all of them, before hours go into the first
+            require_items(domain, len(items), budget / 100, confidence)
+        for domain, items in domains.items():
             found = tuned(domain, items, candidates, search.evaluate, budget=budget / 100, confidence=confidence)
             name = mode_name(domain)
             about = found.about(budget / 100, confidence) | {"model": asked.model.identity, "suite": search.name}

@@ -37,7 +37,6 @@ SAMPLING = ("temperature", "top_p", "top_k", "seed")
 HARMLESS = ("do_sample", "until", "max_gen_toks")
 
 
-@register_model("redraft")
 class RedraftLM(LM):
     """Answers requests on the engine, and scores them by the block-diffusion bound (docs/likelihood.md).
 
@@ -110,8 +109,9 @@ class RedraftLM(LM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Raises ContextLengthError for a prompt that fills the context, InvalidInput for an unknown setting."""
-        prompts = [self._prompt(request.args[0]) for request in requests]
-        params = [self._generation(request.args[1], prompt) for request, prompt in zip(requests, prompts, strict=True)]
+        asked: list[Any] = [request.args for request in requests]
+        prompts = [self._prompt(text) for text, _ in asked]
+        params = [self._generation(given, prompt) for (_, given), prompt in zip(asked, prompts, strict=True)]
         answers = [completion.text for completion in self.llm.generate(prompts, params)] if prompts else []
         for request, text in zip(requests, answers, strict=True):
             self.cache_hook.add_partial("generate_until", request.args, text)
@@ -203,3 +203,6 @@ class RedraftLM(LM):
             )
         most = min(int(given.get("max_gen_toks", MAX_TOKENS)), room)
         return self._params.with_(stop=stops, max_tokens=most, **fields)
+
+
+register_model("redraft")(RedraftLM)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from redraft.errors import InvalidInput, RemoteError
@@ -27,13 +27,14 @@ BAD_REQUEST = 400
 class RemoteModel:
     """url: the server's address without `/v1`. name: what it calls the model. ours: it is a `redraft serve`, which
     takes settings and tells forwards and edits; of another one only the setting "as-served" can be asked for.
-    concurrency: requests at a time."""
+    concurrency: requests at a time. traced: the answers of ours come with their edits."""
 
     url: str
     client: httpx2.Client
     name: str
     ours: bool
     concurrency: int = 1
+    traced: bool = True
 
     block_length = None
 
@@ -45,6 +46,7 @@ class RemoteModel:
         key: str | None = None,
         name: str | None = None,
         concurrency: int = 1,
+        traced: bool = True,
         transport: httpx2.BaseTransport | None = None,
     ) -> RemoteModel:
         """Asks the server for its models. name: which of them; None takes the first. transport: another way to it than
@@ -75,7 +77,7 @@ class RemoteModel:
             if name is not None and name not in cards:
                 raise InvalidInput(f"model must be one of {', '.join(cards)} at {base}, got {name!r}")
             chosen = name or next(iter(cards))
-            return cls(base, client, chosen, "redraft" in cards[chosen], concurrency)
+            return cls(base, client, chosen, "redraft" in cards[chosen], concurrency, traced)
 
     @property
     def identity(self) -> str:
@@ -89,8 +91,11 @@ class RemoteModel:
                 f"got {setting.key}"
             )
         began = time.perf_counter()
-        with ThreadPoolExecutor(self.concurrency) as pool:
+        pool = ThreadPoolExecutor(self.concurrency)
+        try:
             answers = list(pool.map(lambda item: self._one(item, setting), items))
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C only what is under way is waited for
         wall = time.perf_counter() - began
         return answers if len(answers) == 1 else shared(answers, wall)
 
@@ -110,7 +115,8 @@ class RemoteModel:
             if self.ours:
                 import httpx2
 
-                return read_stream(((e.event, e.data) for e in httpx2.EventSource(response)), began)
+                answer = read_stream(((e.event, e.data) for e in httpx2.EventSource(response)), began)
+                return answer if self.traced else replace(answer, trace=())
             response.read()
             return read_whole(response.json(), began)
 

@@ -56,7 +56,7 @@ def in_batches(model: Model, suite: Suite, batch: int = 1) -> Workers:
 
     def work(jobs: Sequence[Job]) -> Iterator[list[Record]]:
         for part in _chunks(jobs, 1 if batch == 1 else ROUND * batch):
-            yield _answered(model, suite, part)
+            yield from _answered(model, suite, part)
 
     return work
 
@@ -107,9 +107,7 @@ def run(
     return [log.records[key] for key in wanted]
 
 
-def _record(
-    model: Model, suite: Suite, item: Item, setting: Setting, answer: Answer, result: tuple[float | None, str]
-) -> Record:
+def _record(model: Model, item: Item, setting: Setting, answer: Answer, result: tuple[float | None, str]) -> Record:
     """What the log keeps of an answer and its (score, error)."""
     score, error = result
     length = model.block_length
@@ -141,19 +139,19 @@ def _chunks(jobs: Sequence[Job], size: int) -> Iterator[Sequence[Job]]:
     return (jobs[start : start + size] for start in range(0, len(jobs), size))
 
 
-def _answered(model: Model, suite: Suite, jobs: Sequence[Job]) -> list[Record]:
+def _answered(model: Model, suite: Suite, jobs: Sequence[Job]) -> Iterator[list[Record]]:
     """Setting by setting over these jobs. Settings often agree on an answer, which is then graded once."""
-    scores: dict[tuple[str, str], tuple[float | None, str]] = {}
-    records = []
+    scores: dict[tuple[str, str, str], tuple[float | None, str]] = {}
     for setting in dict.fromkeys(setting for job in jobs for setting in job.settings):
         items = [job.item for job in jobs if setting in job.settings]
+        records = []
         for item, answer in zip(items, model.answer(items, setting), strict=True):
-            key = (item.key, answer.text)
+            key = (item.key, answer.text, answer.error)
             if key not in scores:
                 # Without an answer there is nothing to grade, and nothing right.
                 scores[key] = (0.0, answer.error) if answer.error else graded(suite, item, answer.text)
-            records.append(_record(model, suite, item, setting, answer, scores[key]))
-    return records
+            records.append(_record(model, item, setting, answer, scores[key]))
+        yield records
 
 
 def _prepare() -> None:
@@ -165,7 +163,7 @@ def _prepare() -> None:
 
 
 def _work(folder: str, identity: str, suite: Suite, job: Job) -> list[Record]:
-    return _answered(LocalModel(_llm(folder), identity), suite, [job])
+    return [record for part in _answered(LocalModel(_llm(folder), identity), suite, [job]) for record in part]
 
 
 @cache

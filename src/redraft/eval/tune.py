@@ -63,6 +63,16 @@ def items_needed(budget: float, confidence: float) -> int:
     return math.ceil(deciding * RACED / (RACED - 1)) + 1
 
 
+def require_items(domain: str, count: int, budget: float, confidence: float) -> None:
+    """Raises InvalidInput when so few items of a domain can't show anything."""
+    needed = items_needed(budget, confidence)
+    if count < needed:
+        raise InvalidInput(
+            f"a loss of at most {100 * budget:g} points can't be shown at confidence {confidence:g} with {count} "
+            f"items of {domain}: at least {needed} are needed, or a larger budget"
+        )
+
+
 def tune(
     domain: str,
     items: Sequence[Item],
@@ -81,12 +91,7 @@ def tune(
         raise InvalidInput(f"budget must be above 0 and below 100 points, got {100 * budget:g}")
     if not 0.5 < confidence < 1:
         raise InvalidInput(f"confidence must be above 0.5 and below 1, got {confidence!r}")
-    needed = items_needed(budget, confidence)
-    if len(items) < needed:
-        raise InvalidInput(
-            f"a loss of at most {100 * budget:g} points can't be shown at confidence {confidence:g} with {len(items)} "
-            f"items of {domain}: at least {needed} are needed, or a larger budget"
-        )
+    require_items(domain, len(items), budget, confidence)
     shuffled = random.Random(SEED).sample(items, len(items))
     chosen, deciding = shuffled[: len(items) // RACED], shuffled[len(items) // RACED :]
     rank = by_expected_speed(reference, budget)

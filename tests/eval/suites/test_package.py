@@ -21,8 +21,9 @@ def test_every_package_is_installed_for_the_tests_and_listed_with_its_licence() 
 
 def test_every_suite_stands_in_the_guide() -> None:
     page = (ROOT / "docs" / "evaluation.md").read_text()
+    table = page.split("\n## Suites\n")[1].split("\n## ")[0]
     for name in SUITES:
-        assert f"| `{name}` |" in page
+        assert f"`{name}`" in table
 
 
 def test_a_package_that_is_not_there_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from redraft.errors import InvalidInput
 from redraft.eval.skills import SkillSuite
 from redraft.eval.suites.bfcl import Bfcl
+from redraft.eval.suites.choices import Choices
 from redraft.eval.suites.gsm8k import Gsm8k
 from redraft.eval.suites.humaneval import HumanEval
 from redraft.eval.suites.ifbench import IfBench
@@ -56,6 +57,8 @@ SUITES: dict[str, Builder] = {
     "skills": lambda seed, limit: SkillSuite(seed, 200 if limit is None else limit),
     "humaneval": lambda seed, limit: HumanEval(),
     "gsm8k": lambda seed, limit: Gsm8k(),
+    "hellaswag": lambda seed, limit: Choices("hellaswag"),
+    "truthfulqa": lambda seed, limit: Choices("truthfulqa"),
     "ifbench": lambda seed, limit: IfBench(),
     "bfcl": lambda seed, limit: Bfcl(),
 }

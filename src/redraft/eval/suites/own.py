@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from redraft.errors import InvalidInput
 from redraft.eval.task import Item
@@ -17,6 +17,8 @@ from redraft.eval.task import Item
 FIELDS = ("prompt", "messages", "tools", "answer", "domain", "max_tokens")
 MAX_TOKENS = 256
 GRADERS = ("exact", "contains")
+Grade = Callable[[Mapping[str, Any], str], float]
+"""Of the object of a line and a response."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class OwnSuite:
         return self._grader(item.reference, response)
 
     @property
-    def _grader(self) -> Callable[[Mapping[str, Any], str], float]:
+    def _grader(self) -> Grade:
         match self.grader:
             case None:
                 return _ungraded
@@ -107,7 +109,7 @@ def _ungraded(row: Mapping[str, Any], response: str) -> float:
 
 
 @cache
-def _function(text: str) -> Callable[[Mapping[str, Any], str], float]:
+def _function(text: str) -> Grade:
     """The function of FILE.py:FUNCTION. Raises InvalidInput when there is none."""
     path, colon, name = text.rpartition(":")
     if not colon or not path.endswith(".py") or not name.isidentifier():
@@ -123,4 +125,4 @@ def _function(text: str) -> Callable[[Mapping[str, Any], str], float]:
     function = getattr(module, name, None)
     if not callable(function):
         raise InvalidInput(f"grader: {path} has no function {name}")
-    return function
+    return cast(Grade, function)

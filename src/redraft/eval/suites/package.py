@@ -30,9 +30,7 @@ def rows(package: str, path: str) -> list[dict[str, Any]]:
     except PackageNotFoundError:
         raise InvalidInput(f"the items of this suite are in the package {package}: {command}") from None
     if found.version != version:
-        raise InvalidInput(
-            f"{package} is installed in version {found.version}, and its items are known in another: {command}"
-        )
+        raise InvalidInput(f"{package} must be version {version}, got {found.version}: {command}")
     file = Path(str(found.locate_file(path)))
     try:
         content = file.read_bytes()
