@@ -52,7 +52,7 @@ class PublicDecoder:
                 masked[chosen] = False
                 yield tuple(block.tolist())
 
-    @torch.inference_mode()
+    @torch.no_grad()  # as it is published; inference mode would call our own kernel
     def forward(self, tokens_BT: Tensor, mask: Tensor) -> Tensor:
         """Logits [B, T, V] of all positions in float32. mask: additive, [1, 1, T, T]."""
         network = self.network

@@ -13,7 +13,7 @@ OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color
 
 
 class JsonFormatter(logging.Formatter):
-    """The message and everything given by `extra`."""
+    """The message and everything given by `extra`. Names that begin with _ are of libraries that mark every record."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -21,7 +21,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "message": record.getMessage(),
         }
-        entry |= {name: value for name, value in vars(record).items() if name not in OWN}
+        entry |= {name: value for name, value in vars(record).items() if name not in OWN and name[0] != "_"}
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)

@@ -183,11 +183,6 @@ class BaseRecipe:
             raise ConfigError('optimizer.kind must be "adamw" with lora: Muon would take stacked factors as one matrix')
         if self.lora and self.parallel.experts > 1:
             raise ConfigError(f"parallel.experts must be 1 with lora, got {self.parallel.experts}")
-        if self.lora and not self.lora.train_router and self.objective.balance_weight:
-            raise ConfigError(
-                "objective.balance_weight must be 0 with lora, whose routers are frozen unless lora.train_router is "
-                f"true, got {self.objective.balance_weight}"
-            )
         known = {f.name for f in fields(ModelConfig)} - OF_THE_TOKENIZER
         for name in self.model:
             if name not in known:
@@ -212,6 +207,11 @@ class Recipe(BaseRecipe):
         super().__post_init__()
         if self.objective.kind == "preference" and not self.start:
             raise ConfigError("objective.kind preference needs `start`, a checkpoint that learns to prefer, got none")
+        if self.lora and not self.lora.train_router and self.objective.balance_weight:
+            raise ConfigError(
+                "objective.balance_weight must be 0 with lora, whose routers are frozen unless lora.train_router is "
+                f"true, got {self.objective.balance_weight}"
+            )
 
 
 R = TypeVar("R", bound=BaseRecipe)
