@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from eval_fakes import Capitals, FakeLLM
 from tests.tiny import tiny_model
@@ -85,6 +88,22 @@ def test_processes_give_the_answers_of_one(checkpoint: Path, tmp_path: Path) -> 
 
     assert answers(together) == answers(alone)
     assert all(record.seconds > 0 for record in together)
+
+
+def test_workers_end_with_a_parent_that_is_killed() -> None:
+    script = """
+import multiprocessing, os, time
+from concurrent.futures import ProcessPoolExecutor
+from redraft.eval.runner import _prepare
+pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_prepare)
+print(pool.submit(os.getpid).result(), flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    worker.wait(timeout=120)
 
 
 @pytest.mark.slow

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -155,11 +157,20 @@ def _answered(model: Model, suite: Suite, jobs: Sequence[Job]) -> Iterator[list[
 
 
 def _prepare() -> None:
-    """In a worker: one thread, and Ctrl-C is left to the parent, which ends its workers."""
+    """In a worker: one thread, and Ctrl-C is left to the parent, which ends its workers. A parent that is killed can't:
+    a worker ends when it is gone, instead of waiting for jobs for ever."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(folder: str, identity: str, suite: Suite, job: Job) -> list[Record]:
