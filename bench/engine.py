@@ -24,6 +24,7 @@ from bench.decoding import CONFIG, RESULTS, positive
 from bench.engine_cases import SMALL, Bench, Case, Sizes
 from bench.engine_report import agreement, summary, table
 from bench.experiment import DTYPES, copy_in, random_network
+from redraft.kernels import dispatch
 from redraft.model.config import ModelConfig
 
 PARTS = {
@@ -74,7 +75,7 @@ class Experiment:
             "machine": machine.describe(),
             "settings": {name: value for name, value in vars(args).items() if name not in ("out", "parts")}
             | {"sizes": asdict(sizes), "config": config.to_dict()}
-            | {"parameters": sum(p.numel() for p in network.parameters())},
+            | {"parameters": sum(p.numel() for p in network.parameters()), "products": dispatch.table()},
             "rates": {"gflops": self._rates.operations / 1e9, "gb_per_second": self._rates.bytes / 1e9},
         }
         self._config, self._itemsize = config, network.dtype.itemsize

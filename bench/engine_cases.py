@@ -30,10 +30,16 @@ from redraft.engine.generate import ControlIds, generate
 from redraft.engine.pages import page_length
 from redraft.engine.request import EngineSettings, Failure, Request
 from redraft.engine.storage import PageStorage
+from redraft.kernels.cpu.library import library
 from redraft.model.network import LLaDA2
 from redraft.types import OFF, Completion, SamplingParams
 
 WARM = 2  # steps before those that count
+
+
+def _with_kernel(ours: float, torchs: float) -> float:
+    """A target for our kernel, which makes single requests faster than batches, and for torch's products."""
+    return ours if library() else torchs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +168,7 @@ class Bench:
             "one by one": lambda turn: serve(engine, requests(turn), group=1),
         }
         others = ("one by one",)
-        return [Case("b1", f"{s.together} requests", arms, {"one by one": 2.8}, others, others)]
+        return [Case("b1", f"{s.together} requests", arms, {"one by one": _with_kernel(1.7, 2.8)}, others, others)]
 
     def mixed(self) -> list[Case]:
         """Requests of many lengths over a few slots, against batches that wait for their slowest."""
@@ -206,7 +212,9 @@ class Bench:
             "a block a forward": arm(self._engine(1, length, forward_tokens=self.block)),
         }
         others = ("a block a forward",)
-        return [Case("c", f"prompt {s.first_prompt}", arms, dict.fromkeys(others, 2.0), others, others)]
+        return [
+            Case("c", f"prompt {s.first_prompt}", arms, dict.fromkeys(others, _with_kernel(1.5, 2.0)), others, others)
+        ]
 
     def shared(self) -> list[Case]:
         """Requests with one system prompt, with and without the radix tree."""
