@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from redraft.eval.skills import draw_items
+from redraft.eval.skills import draw_tasks
 from redraft.model.checkpoint import load_model
 from redraft.model.folder import checkpoint_folder
 from redraft.model.network import LLaDA2
@@ -36,7 +36,7 @@ Estimate = Callable[[LLaDA2, int, int], np.ndarray]
 def documents(tokenizer: Tokenizer) -> list[Sample]:
     renderer = Renderer(tokenizer, 512)
     out = []
-    for index, item in enumerate(draw_items(0, 1, "seen")[:RESPONSES]):
+    for index, item in enumerate(draw_tasks(0, 1, "seen")[:RESPONSES]):
         messages = [*item.task.messages, {"role": "assistant", "content": item.task.answer}]
         out += renderer.documents(Chat(messages, list(item.task.tools) or None, (len(messages) - 1,)), index)
     return out

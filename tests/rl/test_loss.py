@@ -126,7 +126,8 @@ def probe(value: Callable[[], float], parameter: Tensor, place: int, step: float
 )
 def test_gradients_match_finite_differences(config: LossConfig) -> None:
     # One dense layer: routes would change by steps.
-    model, batch = tiny_model(**SMALL | {"num_hidden_layers": 1}), composite(some_documents(), MODES[0], DRAWS)
+    one_layer: dict[str, Any] = SMALL | {"num_hidden_layers": 1}
+    model, batch = tiny_model(**one_layer), composite(some_documents(), MODES[0], DRAWS)
     (own_K,) = stored(model, [batch])
     reference_K = own_K + 0.03 * torch.randn_like(own_K)
     old_K = own_K + 0.01 * torch.randn_like(own_K)

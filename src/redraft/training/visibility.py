@@ -37,7 +37,7 @@ class _Product:
 
     queries: slice
     clean: slice
-    own: slice | None
+    own: slice
     mask: Tensor | None
 
 
